@@ -1,0 +1,80 @@
+"""What the controller decides. Commands are idempotent; each may be carried out twice."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.records import Member, Restore, SavedFile
+from remesh.parallel.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker:
+    """Start a worker process under this name on this node; WorkerReady or WorkerLost follows."""
+
+    worker: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """Kill this worker's process, frozen or not; WorkerLost follows."""
+
+    worker: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """Build the mesh of `generation`, restore, and train on from `from_step` + 1."""
+
+    generation: int
+    layout: Layout
+    members: tuple[Member, ...]
+    restore: Restore
+    from_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Leave `generation` now: sockets are shut, the trainer parks, WorkerParked follows."""
+
+    generation: int
+    workers: tuple[str, ...]
+    heard_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Leave `generation` at a step boundary that all its members agree on (through the vote)."""
+
+    generation: int
+    workers: tuple[str, ...]
+    save: bool
+    heard_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Put the manifest of these files; CheckpointCommitted or CommitFailed follows."""
+
+    generation: int
+    step: int
+    files: tuple[SavedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """One sentence for the user and the journal: what was decided and why."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The run is over: end every worker and agent, and report this status."""
+
+    status: str
+    reason: str
+
+
+Command = StartWorker | EndWorker | Form | Fence | Drain | Commit | Announce | End

@@ -1,0 +1,204 @@
+"""What the controller is told. Each event is a value that the journal can hold as one JSON line."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.records import SavedFile, StepRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A node offers room for `slots` workers. Repeated offers of a known node are ignored."""
+
+    node: str
+    slots: int
+    domain: str = ""
+    head: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent:
+    """A node's agent has missed its beats for one patience: a suspect, not yet lost."""
+
+    node: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is dead for good. `died_at_s` is set where the moment of death is known."""
+
+    node: str
+    cause: str
+    died_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReady:
+    """A worker's process is warm and can join the next generation."""
+
+    worker: str
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost:
+    """A worker's process is dead or was given up. `died_at_s` as in NodeLost."""
+
+    worker: str
+    cause: str
+    died_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFrozen:
+    """A worker's process lives and gives no sign: it must be killed before it counts as lost."""
+
+    worker: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBroken:
+    """A collective failed on this worker; its groups are closed already. It does not say who."""
+
+    worker: str
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParked:
+    """A trainer thread stands still outside of `generation`: fenced, or drained at a boundary.
+
+    `at_step` is the newest step whose state it holds whole, None if it holds none.
+    `records` are the steps that the controller may not have heard of yet.
+    """
+
+    worker: str
+    generation: int
+    at_step: int | None
+    drained: bool
+    records: tuple[StepRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFormed:
+    """This worker's groups of `generation` stand."""
+
+    worker: str
+    generation: int
+    form_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRestored:
+    """This worker holds the state that the generation starts from, and trains on."""
+
+    worker: str
+    generation: int
+    at_step: int
+    restore_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFailed:
+    """State could not be restored: a corrupt or missing checkpoint. `name` is empty for peers."""
+
+    worker: str
+    generation: int
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDone:
+    """The finished steps since the last report, oldest first; sent by rank 0 once a second."""
+
+    worker: str
+    generation: int
+    records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSaved:
+    """A rank's files of the checkpoint at `step` are on storage, not yet committed."""
+
+    worker: str
+    generation: int
+    step: int
+    files: tuple[SavedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A rank could not write its files of the checkpoint at `step`."""
+
+    worker: str
+    generation: int
+    step: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """The manifest of the checkpoint `name` is on storage."""
+
+    generation: int
+    step: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFailed:
+    """The manifest could not be put: full disk, or another controller has claimed the run."""
+
+    generation: int
+    step: int
+    error: str
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerErred:
+    """The job itself failed on this worker (corrupt data, a bug): retrying cannot help."""
+
+    worker: str
+    generation: int
+    error: str
+    user_error: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Somebody wants the run to end at the next step boundary, saved: the user, or a lapsed lease."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The deadline that the controller asked for has passed."""
+
+
+Event = (
+    NodeJoined
+    | NodeSilent
+    | NodeLost
+    | WorkerReady
+    | WorkerLost
+    | WorkerFrozen
+    | GroupBroken
+    | WorkerParked
+    | WorkerFormed
+    | WorkerRestored
+    | RestoreFailed
+    | StepsDone
+    | FilesSaved
+    | SaveFailed
+    | CheckpointCommitted
+    | CommitFailed
+    | WorkerErred
+    | StopRequested
+    | Tick
+)
