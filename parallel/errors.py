@@ -1,0 +1,21 @@
+"""What goes wrong in parallel/, as types: callers above turn them into events or exit codes."""
+
+
+class LayoutError(ValueError):
+    """Degrees that do not fit the ranks or the model. The message holds both numbers and a cure."""
+
+
+class ScheduleError(ValueError):
+    """A list of operations that cannot be a step: something is missing, doubled or too early."""
+
+
+class GroupError(RuntimeError):
+    """A group could not be formed, or a collective on it failed. It does not say by whose fault."""
+
+
+class Cancelled(Exception):  # noqa: N818 - nothing failed: somebody asked for it
+    """The fence of this generation is up: leave it, write nothing more."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint is missing, incomplete or corrupt. The message names the file and a cure."""
