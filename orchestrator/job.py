@@ -1,0 +1,245 @@
+"""The job file: what the user asks for, checked once and then trusted.
+
+A job is a frozen value. It is read from TOML with `load_job`; relative folders in it count from the
+working directory, not from the file, so that a job file can be shared.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from remesh.data.skips import parse_skips
+from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.job_errors import first_problem
+from remesh.orchestrator.job_tables import (
+    TABLE,
+    CheckpointTable,
+    DataTable,
+    ElasticTable,
+    JobTable,
+    MetricsTable,
+    ModelTable,
+    ParallelTable,
+    TrainTable,
+)
+from remesh.orchestrator.plan.legality import batch_problem, degree_problems
+from remesh.parallel.leaves import choose_num_leaves
+
+MAX_FILE_BYTES = 1 << 20
+
+# What the loss curve depends on, besides the data and the leaves. Neither `train.steps` nor what
+# only says where and how fast the run goes on.
+CURVE_KEYS = (
+    "job.seed",
+    *(f"model.{key}" for key in ModelTable.model_fields),
+    "train.global_batch",
+    "train.microbatch",
+    "train.seq_len",
+    "train.lr",
+    "train.lr_curve",
+    "train.warmup_steps",
+    "train.weight_decay",
+    "train.beta1",
+    "train.beta2",
+    "train.eps",
+    "train.clip",
+)
+COSINE_KEYS = ("train.min_lr", "train.lr_steps")
+
+Fingerprint = Mapping[str, str | int | float]
+
+
+class Job(BaseModel):
+    """A whole job file. Its cross-checks hold: every property below is defined."""
+
+    model_config = TABLE
+    job: JobTable
+    model: ModelTable
+    data: DataTable
+    train: TrainTable
+    parallel: ParallelTable = Field(default_factory=ParallelTable)
+    checkpoint: CheckpointTable = Field(default_factory=CheckpointTable)
+    elastic: ElasticTable = Field(default_factory=ElasticTable)
+    metrics: MetricsTable = Field(default_factory=MetricsTable)
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder that is the run."""
+        return Path(self.checkpoint.dir or f"runs/{self.name}")
+
+    @property
+    def max_dp(self) -> int:
+        """The largest number of replicas that the run may reach."""
+        dp = self.parallel.dp
+        return self.elastic.max_workers if dp == "auto" else dp
+
+    @property
+    def num_microbatches(self) -> int:
+        return self.train.global_batch // self.train.microbatch
+
+    @property
+    def num_leaves(self) -> int:
+        return choose_num_leaves(self.num_microbatches, self.max_dp)
+
+    @property
+    def bit_key(self) -> str:
+        """What may change the bits of a step, but not its mathematics."""
+        p = self.parallel
+        return (
+            f"tp={p.tp} cp={p.cp} ep={p.ep} microbatch={self.train.microbatch} "
+            f"threads={self.train.threads}"
+        )
+
+    def fingerprint(self, data_digest: str) -> dict[str, str | int | float]:
+        """Everything that shapes the loss curve, by key: with the same, two runs are the same."""
+        cosine = self.train.lr_curve == "cosine"
+        keys = CURVE_KEYS + COSINE_KEYS if cosine else CURVE_KEYS
+        values: dict[str, str | int | float] = {key: _value(self, key) for key in keys}
+        values["data.digest"] = data_digest
+        ranges = parse_skips(self.data.skip).ranges
+        values["data.skip"] = ", ".join(f"{first}..{last}" for first, last in ranges)
+        values["leaves"] = self.num_leaves
+        return values
+
+    def continuing(self, fingerprint: Fingerprint) -> "Job":
+        """The job as the continuation of a run: a cosine curve ends where the run's always ended.
+
+        Raises: UserError if it asks for steps that would train with a learning rate of 0.
+        """
+        lr_steps = fingerprint.get("train.lr_steps")
+        if self.train.lr_curve != "cosine" or not isinstance(lr_steps, int):
+            return self
+        if "lr_steps" in self.train.model_fields_set:
+            return self
+        if self.train.steps > lr_steps and self.train.min_lr == 0:
+            raise UserError(
+                f"train.steps = {self.train.steps}: this run's cosine curve ends at step "
+                f"{lr_steps} with a learning rate of 0, later steps would learn nothing; "
+                f"start a new run with --fresh, or with another checkpoint.dir"
+            )
+        train = self.train.model_copy(update={"lr_steps": lr_steps})
+        return self.model_copy(update={"train": train})
+
+    @model_validator(mode="after")
+    def _tables_agree(self) -> Self:
+        problem = next(iter(_cross_problems(self)), None)
+        if problem:
+            raise ValueError(problem)
+        return self
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """The job in a TOML file, with `table.key=value` overrides on top.
+
+    Raises: UserError with one line that names the file or `--set`, the key, what was seen and what
+    was expected.
+    """
+    return parse_job(_read(path), name=str(path), overrides=overrides)
+
+
+def parse_job(text: str, *, name: str, overrides: Sequence[str] = ()) -> Job:
+    """The job in a text; `name` stands in errors. Raises as `load_job`."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{name}: not TOML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{name}: not a job file: its values are nested too deeply") from None
+    overridden = [_override(tables, assignment) for assignment in overrides]
+    try:
+        return Job.model_validate(tables)
+    except ValidationError as error:
+        problem = first_problem(error, Job)
+        by_override = any(problem.startswith((key, _unknown(key))) for key in overridden)
+        raise UserError(f"{'--set' if by_override else name}: {problem}") from None
+
+
+def fingerprint_difference(old: Fingerprint, new: Fingerprint) -> str | None:
+    """The fields in which two fingerprints differ, with both values; None if they are the same."""
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    if not keys:
+        return None
+    return ", ".join(
+        f"{key} was {old.get(key, 'unset')} and is {new.get(key, 'unset')}" for key in keys
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; name a job file, such as examples/tiny.toml"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise UserError(f"{path}: {len(content)} bytes; a job file has at most {MAX_FILE_BYTES}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not TOML: not UTF-8 text at byte {error.start}") from None
+
+
+def _override(tables: dict[str, Any], assignment: str) -> str:
+    """Puts `table.key=value` into `tables`; gives the key."""
+    key, equals, text = assignment.partition("=")
+    table, dot, field = key.strip().partition(".")
+    if not (equals and dot and table and field):
+        raise UserError(f"--set {assignment}: expected TABLE.KEY=VALUE, such as train.steps=100")
+    place = tables.setdefault(table, {})
+    if isinstance(place, dict):
+        place[field] = _toml_value(text.strip())
+    return f"{table}.{field}"
+
+
+def _unknown(key: str) -> str:
+    return f"{key.partition('.')[0]}: unknown table"
+
+
+def _toml_value(text: str) -> Any:
+    """The text as a TOML value; as it stands where it is none."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    return parsed["value"] if set(parsed) == {"value"} else text
+
+
+def _value(job: Job, key: str) -> Any:
+    table, field = key.split(".")
+    return getattr(getattr(job, table), field)
+
+
+def _cross_problems(job: Job) -> Sequence[str]:
+    """What is wrong between tables, the first thing first."""
+    dp, elastic = job.parallel.dp, job.elastic
+    key = "elastic.max_workers" if dp == "auto" else "parallel.dp"
+    problems = list(degree_problems(job.parallel, job.model))
+    if dp != "auto" and "max_workers" in elastic.model_fields_set and dp > elastic.max_workers:
+        problems.append(
+            f"parallel.dp = {dp} needs {dp} workers and elastic.max_workers = "
+            f"{elastic.max_workers}; lower the one or raise the other"
+        )
+    batch = batch_problem(job.train, max_dp=job.max_dp, key=key, exact=dp != "auto")
+    if batch:
+        problems.append(batch)
+    if elastic.min_workers > job.max_dp:
+        problems.append(
+            f"elastic.min_workers = {elastic.min_workers} is above {key} = {job.max_dp}"
+        )
+    if not elastic.same_bits:
+        problems.append("elastic.same_bits = false is not available in this version; leave it true")
+    if job.metrics.port is not None:
+        problems.append(
+            f"metrics.port = {job.metrics.port}: metrics are not available in this version; "
+            f"leave it out"
+        )
+    return problems

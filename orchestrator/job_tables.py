@@ -1,0 +1,200 @@
+"""The tables of the job file. Every value is checked here, once; the rest of Remesh trusts it.
+
+The types are strict: a job file that says `steps = "80"` or `steps = true` is a mistake, and
+turning it into a number would hide it.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from remesh.data.errors import DataError
+from remesh.data.skips import parse_skips
+
+TABLE = ConfigDict(
+    extra="forbid",
+    frozen=True,
+    strict=True,
+    allow_inf_nan=False,
+    protected_namespaces=(),
+)
+
+Count = Annotated[int, Field(ge=1, le=2**40)]
+CountOrZero = Annotated[int, Field(ge=0, le=2**40)]
+Dimension = Annotated[int, Field(ge=1, le=2**20)]
+Degree = Annotated[int, Field(ge=1, le=2**16)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Folder = Annotated[str, Field(min_length=1, max_length=4096)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class JobTable(BaseModel):
+    """`name` stands in paths and metrics; `seed` keys the parameters and the order of the data."""
+
+    model_config = TABLE
+    name: Name
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class ModelTable(BaseModel):
+    model_config = TABLE
+    num_layers: Dimension
+    width: Dimension
+    num_heads: Dimension
+    num_kv_heads: Dimension = Field(default_factory=lambda data: data["num_heads"])
+    ffn_width: Dimension
+    vocab_size: Annotated[int, Field(ge=2, le=2**16)] = 256
+    rope_theta: Positive = 10000.0
+    norm_eps: Positive = 1e-5
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        if self.width % (2 * heads):
+            msg = (
+                f"model.num_heads = {heads} cuts model.width = {self.width} into heads whose width "
+                f"is no even whole number; use one of {_choices(_head_counts(self.width))}"
+            )
+            raise ValueError(msg)
+        if heads % kv_heads:
+            msg = (
+                f"model.num_kv_heads = {kv_heads} does not divide model.num_heads = {heads}; "
+                f"use one of {_choices(divisors(heads))}"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class DataTable(BaseModel):
+    """`source` is built into `dir` when that holds no dataset yet; `skip` names global batches."""
+
+    model_config = TABLE
+    dir: Folder
+    source: Folder | None = None
+    skip: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
+
+    @model_validator(mode="after")
+    def _skips_are_ranges(self) -> Self:
+        try:
+            parse_skips(self.skip)
+        except DataError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class TrainTable(BaseModel):
+    """`global_batch` and `microbatch` count sequences, `steps` optimizer updates.
+
+    `lr_steps` is where a cosine curve reaches `min_lr`. Left out it is the `steps` of the run's
+    first start, and stays so when the run is continued with more steps: a curve that stretched
+    would change steps that are trained already.
+    """
+
+    model_config = TABLE
+    steps: Count
+    global_batch: Dimension
+    microbatch: Dimension
+    seq_len: Dimension
+    lr: Positive = 3e-3
+    min_lr: NotNegative = 0.0
+    lr_curve: Literal["constant", "cosine"] = "constant"
+    lr_steps: Count = Field(default_factory=lambda data: data["steps"])
+    warmup_steps: CountOrZero = 0
+    weight_decay: NotNegative = 0.1
+    beta1: Decay = 0.9
+    beta2: Decay = 0.95
+    eps: Positive = 1e-8
+    clip: Positive = 1.0
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    @model_validator(mode="after")
+    def _batch_multiplies_out(self) -> Self:
+        batch, micro = self.global_batch, self.microbatch
+        if batch % micro:
+            below = batch - batch % micro
+            near = " or ".join(str(value) for value in (below, below + micro) if value)
+            msg = (
+                f"train.global_batch = {batch} is not a multiple of train.microbatch = {micro}; "
+                f"use {near}, or another microbatch"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _curve_is_a_curve(self) -> Self:
+        if self.min_lr > self.lr:
+            msg = f"train.min_lr = {self.min_lr} is above train.lr = {self.lr}"
+            raise ValueError(msg)
+        if self.lr_curve == "cosine" and self.min_lr == 0 and self.steps > self.lr_steps:
+            msg = (
+                f"train.steps = {self.steps} goes beyond train.lr_steps = {self.lr_steps}, where a "
+                f"cosine curve reaches train.min_lr = 0 and nothing is learned; raise one of them"
+            )
+            raise ValueError(msg)
+        if self.lr_curve == "cosine" and self.warmup_steps >= self.lr_steps:
+            msg = (
+                f"train.warmup_steps = {self.warmup_steps} leaves nothing of a cosine curve of "
+                f"{self.lr_steps} steps; warm up for less, or set train.lr_steps"
+            )
+            raise ValueError(msg)
+        return self
+
+
+class ParallelTable(BaseModel):
+    """Degrees of the axes. `dp = "auto"` follows the workers that there are."""
+
+    model_config = TABLE
+    dp: Degree | Literal["auto"] = "auto"
+    tp: Degree = 1
+    pp: Degree = 1
+    cp: Degree = 1
+    ep: Degree = 1
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
+
+
+class CheckpointTable(BaseModel):
+    """A run is its `dir`, `runs/NAME` by default. `every` counts steps, `keep` checkpoints."""
+
+    model_config = TABLE
+    dir: Folder | None = None
+    every: Count = 20
+    keep: Count = 3
+
+
+class ElasticTable(BaseModel):
+    """How far the run may shrink and grow, and how long it waits.
+
+    `patience_s` is the one knob that every deadline follows from: silence longer than that makes a
+    node or a worker a suspect. More than `max_failures` failures without `healthy_steps` steps in
+    between end the run. `wait_limit_s` bounds the wait for enough workers.
+    """
+
+    model_config = TABLE
+    max_workers: Degree = 4
+    min_workers: Degree = 1
+    spares: CountOrZero = 0
+    max_failures: CountOrZero = 8
+    healthy_steps: Count = 100
+    patience_s: Annotated[float, Field(ge=0.1, le=60)] = 0.5
+    wait_limit_s: Positive = 600.0
+    same_bits: bool = True
+
+
+class MetricsTable(BaseModel):
+    model_config = TABLE
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+
+
+def divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]
+
+
+def _head_counts(width: int) -> list[int]:
+    """Counts that leave every head an even width, which rotary positions need."""
+    return [value for value in divisors(width) if width // value % 2 == 0]
+
+
+def _choices(values: list[int]) -> str:
+    return ", ".join(map(str, values)) or "an even width"
