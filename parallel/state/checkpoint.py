@@ -1,0 +1,211 @@
+"""Checkpoints on storage: commit, find, read, prune.
+
+A checkpoint is a folder `step-S.gen-G` of shards, and it exists from the moment when its manifest
+does. Shards may be written by many ranks in any order and be left half done by a crash: without a
+manifest the folder is nobody's checkpoint, and the same step can be written again over it. Writing
+to a temporary folder and renaming it would do the same on a disk, but object stores cannot rename.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.errors import CheckpointError
+from remesh.parallel.state.fragments import Fragment, cover_problems
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    ShardFile,
+    decode_manifest,
+    encode_manifest,
+    is_shard_file_name,
+    parse_name,
+)
+from remesh.parallel.state.shards import ShardHeader, decode_shard, read_header, shard_digest
+from remesh.parallel.state.storage import Storage
+
+_PREFIX = "step-"
+
+
+def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
+    """Makes the files a checkpoint, if all are there and make up whole tensors; twice does no harm.
+
+    Cost: three small reads a file; the bytes of the tensors are not read.
+    Raises: CheckpointError, with nothing put.
+    """
+    ref = manifest.ref
+    headers = [_present(storage, ref, file) for file in manifest.files]
+    _check_cover(ref, headers)
+    encoded = encode_manifest(manifest)
+    if storage.put_if_absent(ref.manifest_path, encoded):
+        return ref
+    if storage.get(ref.manifest_path) != encoded:
+        raise CheckpointError(
+            f"{ref.name} is committed already, with other files; a checkpoint is never replaced"
+        )
+    return ref
+
+
+def committed(storage: Storage) -> list[CheckpointRef]:
+    """Every checkpoint, newest first. Foreign files and folders without a manifest do not count."""
+    return _committed(_folders(storage))
+
+
+def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
+    """Raises: CheckpointError that names the file and the cure."""
+    try:
+        manifest = decode_manifest(storage.get(ref.manifest_path))
+    except FileNotFoundError:
+        raise _bad(ref, "manifest.json", "it is missing") from None
+    except CheckpointError as error:
+        raise _bad(ref, "manifest.json", str(error)) from None
+    if manifest.ref != ref:
+        raise _bad(ref, "manifest.json", f"it is the one of {manifest.ref.name}")
+    return manifest
+
+
+def read(storage: Storage, ref: CheckpointRef) -> dict[str, Tensor]:
+    """Every tensor whole, on the CPU, after sizes and hashes of all files have been checked.
+
+    Cost: memory for all tensors and one file.
+    Raises: CheckpointError that names the file and the cure.
+    """
+    tensors: dict[str, Tensor] = {}
+    headers = []
+    for file in read_manifest(storage, ref).files:
+        header, parts = _verified(storage, ref, file)
+        headers.append(header)
+        for fragment in header.fragments:
+            _place(tensors, fragment, parts[fragment.name])
+    _check_cover(ref, headers)
+    return tensors
+
+
+def prune(storage: Storage, keep: int, protect: Iterable[CheckpointRef] = ()) -> None:
+    """Deletes all but the `keep` newest intact checkpoints, and what older failed attempts left.
+
+    The newest intact one stays whatever `keep` says, and so do those in `protect`. Intact is judged
+    by the manifest and by the sizes of the files. Foreign files are never touched. A manifest goes
+    before its shards: a crash in between leaves an attempt for the next call, not a bad checkpoint.
+    """
+    folders = _folders(storage)
+    newest_first = _committed(folders)
+    kept = _kept(storage, newest_first, max(keep, 1)) | set(protect)
+    attempts = set(folders) - set(newest_first)
+    # An attempt is over if a checkpoint that is newer in both step and generation exists.
+    over = {ref for ref in attempts if any(_supersedes(done, ref) for done in newest_first)}
+    for ref in sorted((over | set(newest_first)) - kept):
+        for path in _deletion_order(ref, folders[ref]):
+            storage.delete(path)
+
+
+def _folders(storage: Storage) -> dict[CheckpointRef, list[str]]:
+    folders: dict[CheckpointRef, list[str]] = defaultdict(list)
+    for path in storage.list(_PREFIX):
+        folder, _, file_name = path.partition("/")
+        ref = parse_name(folder)
+        if ref and file_name:
+            folders[ref].append(path)
+    return folders
+
+
+def _committed(folders: dict[CheckpointRef, list[str]]) -> list[CheckpointRef]:
+    return sorted((ref for ref in folders if ref.manifest_path in folders[ref]), reverse=True)
+
+
+def _kept(storage: Storage, newest_first: list[CheckpointRef], keep: int) -> set[CheckpointRef]:
+    kept: set[CheckpointRef] = set()
+    num_intact = 0
+    for ref in newest_first:
+        if num_intact == keep:
+            break
+        kept.add(ref)
+        num_intact += _intact(storage, ref)
+    return kept
+
+
+def _intact(storage: Storage, ref: CheckpointRef) -> bool:
+    try:
+        files = read_manifest(storage, ref).files
+        return all(_has_size(storage, _path(ref, file), file.size_bytes) for file in files)
+    except (CheckpointError, FileNotFoundError):
+        return False
+
+
+def _supersedes(done: CheckpointRef, attempt: CheckpointRef) -> bool:
+    return done.step >= attempt.step and done.generation >= attempt.generation
+
+
+def _deletion_order(ref: CheckpointRef, paths: list[str]) -> list[str]:
+    shards = [path for path in paths if is_shard_file_name(path.partition("/")[2])]
+    return [ref.manifest_path, *shards] if ref.manifest_path in paths else shards
+
+
+def _present(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
+    path = _path(ref, file)
+    try:
+        _expect(_has_size(storage, path, file.size_bytes), f"it has not {file.size_bytes} bytes")
+        return read_header(storage, path)
+    except FileNotFoundError:
+        raise CheckpointError(f"cannot commit {ref.name}: {file.name} is missing") from None
+    except CheckpointError as error:
+        raise CheckpointError(f"cannot commit {ref.name}: {file.name}: {error}") from None
+
+
+def _verified(
+    storage: Storage, ref: CheckpointRef, file: ShardFile
+) -> tuple[ShardHeader, dict[str, Tensor]]:
+    try:
+        encoded = storage.get(_path(ref, file))
+        size_bytes = len(encoded)
+        _expect(size_bytes == file.size_bytes, f"{size_bytes} bytes instead of {file.size_bytes}")
+        _expect(shard_digest(encoded) == file.digest, "its hash is not the one in the manifest")
+        return decode_shard(encoded)
+    except FileNotFoundError:
+        raise _bad(ref, file.name, "it is missing") from None
+    except CheckpointError as error:
+        raise _bad(ref, file.name, str(error)) from None
+
+
+def _has_size(storage: Storage, path: str, size_bytes: int) -> bool:
+    # One byte comes back of two asked for: the file ends exactly there.
+    return len(storage.get_range(path, size_bytes - 1, 2)) == 1
+
+
+def _expect(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the condition is the subject
+    if not holds:
+        raise CheckpointError(otherwise)
+
+
+def _check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
+    if not headers:
+        raise CheckpointError(f"{ref.name} holds no files")
+    for header in headers:
+        if header.ref != ref:
+            raise CheckpointError(f"{ref.name} holds a file of {header.ref.name}")
+    problems = cover_problems(part for header in headers for part in header.fragments)
+    if problems:
+        raise CheckpointError(f"{ref.name} is not complete: {problems[0]}")
+
+
+def _place(tensors: dict[str, Tensor], fragment: Fragment, part: Tensor) -> None:
+    if fragment.is_whole:
+        tensors[fragment.name] = part
+        return
+    if fragment.name not in tensors:
+        tensors[fragment.name] = torch.empty(fragment.global_shape, dtype=part.dtype)
+    box = zip(fragment.offsets, fragment.sizes, strict=True)
+    tensors[fragment.name][tuple(slice(start, start + size) for start, size in box)] = part
+
+
+def _path(ref: CheckpointRef, file: ShardFile) -> str:
+    return f"{ref.name}/{file.name}"
+
+
+def _bad(ref: CheckpointRef, file_name: str, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {ref.name} cannot be read: {file_name}: {what}; bring the file back, "
+        f"or delete the folder {ref.name} to resume from the checkpoint before it"
+    )

@@ -1,0 +1,34 @@
+"""What a checkpoint needs of the place that keeps it; the layers above bring disks and buckets."""
+
+from typing import Protocol
+
+
+class Storage(Protocol):
+    """Named immutable blobs. Paths are relative and use "/".
+
+    What `put` and `put_if_absent` leave is all or nothing, and durable when they return.
+
+    Raises: FileNotFoundError for a path that is not there, else OSError.
+    """
+
+    def get(self, path: str) -> bytes: ...
+
+    def get_range(self, path: str, offset: int, length: int) -> bytes:
+        """At most `length` bytes, fewer where the blob ends earlier."""
+        ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Replaces what was there."""
+        ...
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """False, with nothing written, if the path exists. One of two concurrent callers wins."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """Every path that begins with `prefix`, at any depth, sorted; no unfinished puts."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Deleting what is not there is no error."""
+        ...
