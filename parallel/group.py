@@ -1,0 +1,241 @@
+"""The ranks of one collective as a value: formed, used, and ended at any moment.
+
+A group is a thin wrapper around a raw ProcessGroup that is registered nowhere: a registered one is
+kept alive by torch's private caches, its sockets stay open, survivors block and re-forming fails.
+
+Every wait here can be ended from outside. Once a group stands, shutting its connections makes each
+blocked operation raise, on this rank and then on its neighbours. While it forms there may be no
+connection to shut yet (the peer that ought to connect is dead), so the forming itself runs in a
+thread of its own, which is left behind when the fence rises or the time is up: it touches no
+tensor, and what it has built is dropped.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+from torch import distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from remesh.parallel.errors import GroupError
+from remesh.parallel.fence import Fence
+from remesh.parallel.sockets import Address, Connections, listeners
+
+_POLL_S = 0.005
+_DROP_S = 1.0
+_device_making = threading.Lock()  # a new listener is known by being the only new one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where and as whom a rank forms a group. Two groups never share (store, generation).
+
+    `form_timeout_s` bounds the forming, `op_timeout_s` each operation. Both are the last resort:
+    the fence is what ends a generation.
+    """
+
+    host: str
+    port: int
+    generation: int
+    rank: int
+    size: int
+    node_ip: str
+    form_timeout_s: float
+    op_timeout_s: float
+
+
+class StoreServer:
+    """The store at which ranks find each other, on a port of its own.
+
+    It lives in the controller's process, never in a rank: a store dies with its host.
+    """
+
+    def __init__(self, store: TCPStore) -> None:
+        self._store: TCPStore | None = store
+        self.port = store.port
+
+    @staticmethod
+    def open(host: str) -> "StoreServer":
+        """A store that listens on `host` only; torch by itself would listen on every interface."""
+        listener = socket.create_server((host, 0), backlog=1024)
+        port = listener.getsockname()[1]
+        store = TCPStore(
+            host, port, None, True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        return StoreServer(store)
+
+    def close(self) -> None:
+        self._store = None
+
+
+class Operation(Protocol):
+    """What torch calls a Work."""
+
+    def wait(self) -> bool: ...
+
+
+class Group:
+    """The ranks of one generation that compute together. `bytes_sent` counts payload only."""
+
+    def __init__(
+        self, rendezvous: Rendezvous, fence: Fence, parts: "_Parts | None", key: object
+    ) -> None:
+        self.rank = rendezvous.rank
+        self.size = rendezvous.size
+        self.generation = rendezvous.generation
+        self.fence = fence
+        self.bytes_sent = 0
+        self._parts = parts
+        self._key = key
+        self._connections = parts.connections if parts else None
+
+    @staticmethod
+    def form(rendezvous: Rendezvous, fence: Fence) -> "Group":
+        """The group, once every rank of it is there. A rank alone needs no sockets.
+
+        Cost: 3-10 ms at 2-8 ranks on one host.
+        Raises: Cancelled if the fence rises meanwhile or has risen before; GroupError if a rank
+            does not come within the time, or goes.
+        """
+        fence.check(rendezvous.generation)
+        if rendezvous.size == 1:
+            return Group(rendezvous, fence, None, None)
+        parts = _Forming(rendezvous).wait(fence)
+        try:
+            key = fence.guard(rendezvous.generation, parts.connections.shut)
+        except BaseException:
+            _drop(parts)
+            raise
+        return Group(rendezvous, fence, parts, key)
+
+    def run(self, start: Callable[[dist.ProcessGroup], Operation], sent_bytes: int) -> None:
+        """Starts an operation and waits for it.
+
+        Raises: Cancelled if the fence is up; GroupError if the operation fails, with all of the
+            group's connections shut by then, which frees the neighbours.
+        """
+        self.fence.check(self.generation)
+        if self._parts is None:
+            raise GroupError(f"the group of generation {self.generation} is closed")
+        try:
+            start(self._parts.process_group).wait()
+        except RuntimeError as error:
+            failure = str(error).partition("\n")[0]
+        else:
+            self.bytes_sent += sent_bytes
+            return
+        # Out of the handler, so that no traceback keeps the operation and its tensors alive.
+        self.shutdown_sockets()
+        self.fence.check(self.generation)
+        raise GroupError(failure)
+
+    def shutdown_sockets(self) -> None:
+        """Ends every operation of this group, here and at the neighbours. From any thread."""
+        if self._connections is not None:
+            self._connections.shut()
+
+    def close(self) -> None:
+        """Drops the group and its sockets. Repeatable; not while another thread runs operations."""
+        parts, self._parts = self._parts, None
+        if parts is None:
+            return
+        self.fence.release(self._key)
+        self.shutdown_sockets()
+        _drop(parts)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parts:
+    process_group: dist.ProcessGroup
+    connections: Connections
+
+
+class _Forming:
+    """One attempt to form a group, in a thread that can be left behind."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
+        self._done = threading.Event()
+        self._parts: _Parts | None = None
+        self._failure = ""
+
+    def wait(self, fence: Fence) -> _Parts:
+        deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
+        threading.Thread(target=self._build, name="form", daemon=True).start()
+        while not self._done.wait(_POLL_S):
+            fence.check(self._rendezvous.generation)
+            if time.monotonic() > deadline_s:
+                raise GroupError(f"{self._who()} waited {self._rendezvous.form_timeout_s:g} s")
+        if self._parts is None:
+            raise GroupError(f"{self._who()}: {self._failure}")
+        return self._parts
+
+    def _who(self) -> str:
+        r = self._rendezvous
+        return f"rank {r.rank} of {r.size} could not form generation {r.generation}"
+
+    def _build(self) -> None:
+        try:
+            self._parts = _build(self._rendezvous)
+        except (RuntimeError, OSError, ValueError) as error:
+            self._failure = str(error).partition("\n")[0]
+        self._done.set()
+
+
+def _build(rendezvous: Rendezvous) -> _Parts:
+    timeout = timedelta(seconds=rendezvous.form_timeout_s)
+    client = TCPStore(
+        rendezvous.host, rendezvous.port, None, False, timeout=timeout, wait_for_workers=False
+    )
+    store = PrefixStore(f"generation-{rendezvous.generation}", client)
+    device, listener = _make_device(rendezvous.node_ip)
+    connections = Connections(
+        listener=listener, peers=_exchange_listeners(store, rendezvous, listener)
+    )
+    # The only way to choose a device: the public options have none.
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
+    options._devices = [device]  # noqa: SLF001
+    options._timeout = timeout  # noqa: SLF001
+    backend = dist.ProcessGroupGloo(store, rendezvous.rank, rendezvous.size, options)
+    backend._set_default_timeout(timedelta(seconds=rendezvous.op_timeout_s))  # noqa: SLF001
+    process_group = dist.ProcessGroup(store, rendezvous.rank, rendezvous.size)
+    kind = dist.ProcessGroup.BackendType.GLOO
+    process_group._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
+    process_group._set_default_backend(kind)  # noqa: SLF001
+    return _Parts(process_group=process_group, connections=connections)
+
+
+def _make_device(node_ip: str) -> tuple[object, Address]:
+    """A gloo device on this interface, and the address at which it listens from now on."""
+    with _device_making:
+        before = listeners(node_ip)
+        device = dist.ProcessGroupGloo.create_device(hostname=node_ip)
+        new = listeners(node_ip) - before
+    if len(new) != 1:
+        raise GroupError(f"a new gloo device listens at {len(new)} addresses of {node_ip}, not 1")
+    return device, new.pop()
+
+
+def _exchange_listeners(
+    store: Store, rendezvous: Rendezvous, listener: Address
+) -> frozenset[Address]:
+    """Addresses at which the other ranks listen. Returns once all of them are there."""
+    ip, port = listener
+    store.set(f"listener-{rendezvous.rank}", f"{ip} {port}")
+    others = [rank for rank in range(rendezvous.size) if rank != rendezvous.rank]
+    texts = [store.get(f"listener-{rank}").decode().split() for rank in others]
+    return frozenset((other_ip, int(other_port)) for other_ip, other_port in texts)
+
+
+def _drop(parts: _Parts) -> None:
+    """Gives the group up in a thread: its destructor waits for operations that cannot end."""
+    held = [parts.process_group]
+    del parts.process_group
+    thread = threading.Thread(target=held.clear, name="drop", daemon=True)
+    thread.start()
+    thread.join(_DROP_S)

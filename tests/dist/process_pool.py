@@ -1,0 +1,178 @@
+"""Eight warm processes for the whole session; each test forms new generations in them.
+
+Spawning eight processes that import torch takes 6-15 s, forking them from one that has it takes a
+fifth of a second. A test hands over a function of its own file: it runs as `function(seat, *args)`
+on each process, and what it returns comes back. Processes that a test kills or leaves frozen are
+replaced before the next one.
+"""
+
+import importlib.util
+import inspect
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+
+from remesh.parallel.fence import Fence
+from remesh.parallel.group import Group, Rendezvous
+
+NUM_PROCESSES = 8
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place in one run of the pool."""
+
+    rank: int
+    size: int
+    port: int
+    generation: int
+
+    def rendezvous(self, *, generation=None, form_timeout_s=10.0, op_timeout_s=20.0):
+        return Rendezvous(
+            host=HOST,
+            port=self.port,
+            generation=self.generation if generation is None else generation,
+            rank=self.rank,
+            size=self.size,
+            node_ip=f"127.0.0.{self.rank + 2}",
+            form_timeout_s=form_timeout_s,
+            op_timeout_s=op_timeout_s,
+        )
+
+    def form(self, fence=None, **timeouts):
+        return Group.form(self.rendezvous(**timeouts), fence or Fence())
+
+
+class FailedError(Exception):
+    """A function of a test raised in a process of the pool; the text is its traceback."""
+
+
+class Run:
+    """A function at work in some processes of the pool."""
+
+    def __init__(self, processes):
+        self.processes = processes
+        self.pids = [process.pid for process, _ in processes]
+
+    def signal(self, rank, number):
+        os.kill(self.pids[rank], number)
+
+    def results(self, ranks=None, timeout_s=60.0):
+        """What the function returned on these ranks, all by default."""
+        deadline_s = time.monotonic() + timeout_s
+        ranks = range(len(self.processes)) if ranks is None else ranks
+        outcomes = [self._receive(rank, deadline_s) for rank in ranks]
+        for rank, (ok, value) in zip(ranks, outcomes, strict=True):
+            if not ok:
+                raise FailedError(f"rank {rank}: {value}")
+        return [value for _, value in outcomes]
+
+    def _receive(self, rank, deadline_s):
+        _, pipe = self.processes[rank]
+        if not pipe.poll(max(0.0, deadline_s - time.monotonic())):
+            return False, "no answer in time"
+        try:
+            return pipe.recv()
+        except EOFError:
+            return False, "the process died"
+
+
+class Pool:
+    def __init__(self, port):
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.engine"])
+        self._port = port
+        self._generations = itertools.count()
+        self._idle = [self._spawn() for _ in range(NUM_PROCESSES)]
+        self._used = []
+
+    def start(self, function, size, *args):
+        """Starts `function(seat, *args)` in `size` processes."""
+        self.reclaim()
+        while len(self._idle) < size:
+            self._idle.append(self._spawn())
+        taken, self._idle = self._idle[:size], self._idle[size:]
+        generation = next(self._generations)
+        task = (inspect.getfile(function), function.__name__)
+        for rank, (_, pipe) in enumerate(taken):
+            pipe.send((*task, (Seat(rank, size, self._port, generation), *args)))
+        self._used.append(Run(taken))
+        return self._used[-1]
+
+    def run(self, function, size, *args, timeout_s=60.0):
+        return self.start(function, size, *args).results(timeout_s=timeout_s)
+
+    def reclaim(self):
+        """Takes back who has finished; ends who has not."""
+        used, self._used = self._used, []
+        for process, pipe in itertools.chain.from_iterable(run.processes for run in used):
+            if process.is_alive() and is_idle(pipe):
+                self._idle.append((process, pipe))
+            else:
+                end(process)
+
+    def close(self):
+        self.reclaim()
+        for process, _ in self._idle:
+            end(process)
+
+    def _spawn(self):
+        here, there = self._context.Pipe()
+        process = self._context.Process(target=serve, args=(there,), daemon=True)
+        process.start()
+        there.close()
+        return process, here
+
+
+def is_idle(pipe):
+    """Whether the process behind the pipe answers a ping; late results are thrown away."""
+    try:
+        pipe.send(None)
+        while pipe.poll(0.2):
+            if pipe.recv() == "idle":
+                return True
+    except (OSError, EOFError):
+        pass
+    return False
+
+
+def end(process):
+    process.kill()
+    process.join(5)
+
+
+def serve(pipe):
+    """Life of a process of the pool."""
+    import torch  # noqa: PLC0415 - in the child: the parent's threads would not survive the fork
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    modules = {}
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:
+            return
+        pipe.send("idle" if task is None else outcome(task, modules))
+
+
+def outcome(task, modules):
+    path, name, args = task
+    try:
+        if path not in modules:
+            modules[path] = load(path)
+        return True, getattr(modules[path], name)(*args)
+    except BaseException:  # noqa: BLE001 - it is shown by the parent
+        return False, traceback.format_exc()
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"pool_{os.path.basename(path)[:-3]}", path)  # noqa: PTH119
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,228 @@
+import os
+import signal
+import socket
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+from process_pool import Seat
+
+from remesh.parallel import collectives
+from remesh.parallel.errors import Cancelled, GroupError
+from remesh.parallel.fence import Fence
+from remesh.parallel.group import Group, StoreServer
+
+
+def sum_of_ranks(seat):
+    group = seat.form()
+    tensor = torch.tensor([float(seat.rank)])
+    collectives.all_reduce_(group, tensor)
+    group.close()
+    group.close()
+    return tensor.item()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_a_group_forms_computes_and_closes(pool, size):
+    assert pool.run(sum_of_ranks, size) == [sum(range(size))] * size
+
+
+def block_in_all_reduce(seat):
+    """Time at which this rank was freed, and how: its own error or the fence."""
+    fence = Fence()
+    group = seat.form(fence)
+    collectives.all_reduce_(group, torch.ones(8))
+    started_s = time.time()
+    try:
+        for _ in range(10**9):
+            collectives.all_reduce_(group, torch.ones(200_000))
+    except (GroupError, Cancelled) as error:
+        kind = type(error).__name__
+    freed_s = time.time()
+    group.close()
+    return kind, started_s, freed_s
+
+
+def test_a_killed_peer_frees_all_ranks_in_milliseconds(pool):
+    run = pool.start(block_in_all_reduce, 4)
+    time.sleep(0.5)
+    killed_s = time.time()
+    run.signal(2, signal.SIGKILL)
+    for kind, started_s, freed_s in run.results([0, 1, 3]):
+        assert kind == "GroupError"
+        assert started_s < killed_s < freed_s < killed_s + 0.5
+
+
+def block_until_fenced(seat, delay_s):
+    """The control thread raises the fence while the trainer is blocked on a frozen peer."""
+    fence = Fence()
+    group = seat.form(fence)
+    raised_s = []
+
+    def raise_fence():
+        time.sleep(delay_s)
+        raised_s.append(time.time())
+        fence.up(seat.generation)
+
+    threading.Thread(target=raise_fence, daemon=True).start()
+    try:
+        for _ in range(10**9):
+            collectives.all_reduce_(group, torch.ones(200_000))
+    except Cancelled:
+        freed_s = time.time()
+    group.close()
+    return freed_s - raised_s[0], time.time() - freed_s
+
+
+def test_the_fence_frees_ranks_from_a_frozen_peer(pool):
+    run = pool.start(block_until_fenced, 4, 0.8)
+    time.sleep(0.4)
+    run.signal(1, signal.SIGSTOP)
+    for freed_s, closed_s in run.results([0, 2, 3]):
+        assert freed_s < 0.3
+        assert closed_s < 0.5
+
+
+def form_without_the_last(seat, delay_s):
+    fence = Fence()
+    if seat.rank == seat.size - 1:
+        return None
+    timer = threading.Timer(delay_s, fence.up, [seat.generation])
+    timer.start()
+    started_s = time.time()
+    with pytest.raises(Cancelled):
+        seat.form(fence)
+    return time.time() - started_s
+
+
+def test_the_fence_frees_a_rank_that_waits_for_a_missing_peer(pool):
+    *waited_s, _ = pool.run(form_without_the_last, 3, 0.3)
+    assert all(0.2 < s < 0.6 for s in waited_s)
+
+
+def form_in_vain(seat):
+    if seat.rank == 0:
+        return None
+    started_s = time.time()
+    with pytest.raises(GroupError, match=f"rank {seat.rank} of 3 could not form generation"):
+        seat.form(form_timeout_s=0.5)
+    return time.time() - started_s
+
+
+def test_forming_ends_with_its_timeout_when_a_peer_never_comes(pool):
+    _, *waited_s = pool.run(form_in_vain, 3)
+    assert all(0.4 < s < 1.5 for s in waited_s)
+
+
+def form_with_one_that_dies(seat, number):
+    """The last rank publishes its listener as all do, and then stops or dies before it connects."""
+    from remesh.parallel import group as module  # noqa: PLC0415 - its own copy in each process
+
+    if seat.rank == seat.size - 1:
+        rendezvous = seat.rendezvous()
+        client = module.TCPStore(rendezvous.host, rendezvous.port, None, False)
+        store = module.PrefixStore(f"generation-{seat.generation}", client)
+        _device, listener = module._make_device(rendezvous.node_ip)
+        module._exchange_listeners(store, rendezvous, listener)
+        os.kill(os.getpid(), number)
+    started_s = time.time()
+    fence = Fence()
+    threading.Timer(0.3, fence.up, [seat.generation]).start()
+    with pytest.raises(Cancelled):
+        seat.form(fence)
+    return time.time() - started_s
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_fence_frees_ranks_whose_peer_went_away_while_forming(pool, number):
+    run = pool.start(form_with_one_that_dies, 3, number)
+    assert all(s < 0.6 for s in run.results([0, 1]))
+
+
+def form_behind_the_fence(seat):
+    fence = Fence()
+    fence.up(seat.generation)
+    with pytest.raises(Cancelled):
+        seat.form(fence)
+
+
+def test_a_fence_that_overtakes_the_forming_holds(pool):
+    started_s = time.time()
+    pool.run(form_behind_the_fence, 2)
+    assert time.time() - started_s < 2
+
+
+def many_groups_at_once(seat, count):
+    """Forms `count` groups one after another, keeps them, and computes on each."""
+    first = seat.generation * 1000 + 10**6
+    groups = [seat.form(generation=first + i) for i in range(count)]
+    sums = []
+    for i, group in enumerate(groups):
+        tensor = torch.tensor([float(i)])
+        collectives.all_reduce_(group, tensor)
+        sums.append(tensor.item() / seat.size)
+    groups[0].shutdown_sockets()
+    after = torch.ones(1)
+    collectives.all_reduce_(groups[1], after)
+    for group in groups:
+        group.close()
+    return sums, after.item()
+
+
+def test_fifty_groups_live_at_the_same_time_on_one_host(pool):
+    for sums, after in pool.run(many_groups_at_once, 2, 50):
+        assert sums == list(range(50))
+        assert after == 2
+
+
+def form_again_and_again(seat, count):
+    own = psutil.Process()
+    first = seat.generation * 1000 + 2 * 10**6
+    counts, took_s = [], []
+    for i in range(count):
+        started_s = time.time()
+        group = seat.form(generation=first + i)
+        took_s.append(time.time() - started_s)
+        collectives.all_reduce_(group, torch.ones(1000))
+        group.close()
+        counts.append((own.num_fds(), own.num_threads()))
+    return counts, sorted(took_s)[count // 2]
+
+
+def test_forming_thirty_times_leaves_nothing_behind(pool):
+    for counts, median_s in pool.run(form_again_and_again, 4, 30):
+        assert max(counts[10:]) <= max(counts[:10])
+        assert median_s < 0.2
+
+
+def test_a_closed_group_refuses_operations(pool):
+    pool.run(use_after_close, 2)
+
+
+def use_after_close(seat):
+    group = seat.form()
+    group.close()
+    with pytest.raises(GroupError, match="is closed"):
+        collectives.all_reduce_(group, torch.ones(1))
+
+
+def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
+    fence = Fence()
+    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)
+    collectives.all_reduce_(group, torch.ones(1))
+    fence.up(5)
+    group.shutdown_sockets()
+    group.close()
+
+
+def test_the_store_listens_on_its_own_host_only_and_stops_when_closed():
+    server = StoreServer.open("127.0.0.7")
+    with socket.create_connection(("127.0.0.7", server.port), timeout=1):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=1)
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.7", server.port), timeout=1)
