@@ -1,0 +1,230 @@
+"""Checkpoints on a real disk: what was saved is read back to the bit, or the read is an error."""
+
+import math
+import pickle
+import shutil
+
+import pytest
+import torch
+import xxhash
+
+from remesh.actors.storage import LocalStorage
+from remesh.parallel.errors import CheckpointError
+from remesh.parallel.state.checkpoint import commit, committed, prune, read, read_manifest
+from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    ShardFile,
+    shard_file_name,
+)
+from remesh.parallel.state.shards import encode_shard, shard_names, write_shard
+from remesh.parallel.state.storage import Storage
+
+REF = CheckpointRef(step=20, generation=3)
+
+
+@pytest.fixture
+def storage(tmp_path) -> Storage:
+    return LocalStorage(tmp_path)
+
+
+def state(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    flat = torch.randn(96, generator=generator)
+    return {
+        "layer.weight": flat[:60].view(10, 6),
+        "layer.bias": flat[60:70],
+        "exp_avg.layer.weight": flat[70:].view(2, 13),
+        "master": torch.tensor([1 + 2**-12, math.inf, -0.0, math.nan, 2**-149]),
+        "working": torch.tensor([1.5, -3.0], dtype=torch.bfloat16),
+        "count": torch.tensor(2**53 + 1),
+        "empty": torch.zeros(0, 4),
+    }
+
+
+def manifest_of(files, ref=REF):
+    return CheckpointManifest(
+        step=ref.step,
+        generation=ref.generation,
+        fingerprint={"model.width": 6},
+        bit_key="cpu",
+        data=DataPosition(digest="d", position=480),
+        files=tuple(files),
+        created_by={"remesh": "0"},
+    )
+
+
+def write(storage, tensors, ref=REF, num_writers=3):
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    files = []
+    for rank, names in enumerate(shard_names(sizes, num_writers)):
+        encoded = encode_shard({name: tensors[name] for name in names}, ref)
+        path = f"{ref.name}/{shard_file_name(rank, num_writers)}"
+        files.append(write_shard(storage, path, encoded))
+    return files
+
+
+def save(storage, tensors, ref=REF, num_writers=3):
+    return commit(storage, manifest_of(write(storage, tensors, ref, num_writers), ref))
+
+
+def same_bits(one, other):
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype
+        and one[name].shape == other[name].shape
+        and one[name]
+        .contiguous()
+        .view(-1)
+        .view(torch.uint8)
+        .equal(other[name].contiguous().view(-1).view(torch.uint8))
+        for name in one
+    )
+
+
+@pytest.mark.parametrize("num_writers", [1, 2, 3, 8])
+def test_what_was_saved_is_read_back_to_the_bit(storage, num_writers):
+    ref = save(storage, state(), num_writers=num_writers)
+    assert same_bits(read(storage, ref), state())
+    assert read(storage, ref)["master"][0].item() == 1 + 2**-12
+    assert read_manifest(storage, ref).data == DataPosition(digest="d", position=480)
+    assert committed(storage) == [REF]
+
+
+def test_writers_share_the_bytes_and_each_tensor_has_one():
+    sizes = {f"t{index}": 100 + 7 * index for index in range(40)}
+    parts = shard_names(sizes, 4)
+    assert sorted(name for part in parts for name in part) == sorted(sizes)
+    loads = [sum(sizes[name] for name in part) for part in parts]
+    assert max(loads) - min(loads) <= max(sizes.values())
+    assert shard_names(dict(reversed(sizes.items())), 4) == parts
+    assert shard_names({"one": 5}, 3) == [["one"], [], []]
+
+
+def test_a_tensor_cut_into_fragments_is_put_together(storage):
+    weight = torch.arange(60.0).view(10, 6)
+    files = []
+    for rank, (first, rows) in enumerate([(0, 3), (3, 0), (3, 7)]):
+        part = Fragment(
+            name="w", global_shape=(10, 6), offsets=(first, 0), sizes=(rows, 6), dtype="float32"
+        )
+        encoded = encode_shard({"w": weight[first : first + rows]}, REF, {"w": part})
+        files.append(write_shard(storage, f"{REF.name}/{shard_file_name(rank, 3)}", encoded))
+    with pytest.raises(CheckpointError, match="w has 18 of its 60 elements"):
+        commit(storage, manifest_of(files[:2]))
+    assert committed(storage) == []
+    assert torch.equal(read(storage, commit(storage, manifest_of(files)))["w"], weight)
+
+
+def test_one_flipped_bit_in_any_file_is_an_error_that_names_it(storage, tmp_path):
+    save(storage, state())
+    for file in sorted((tmp_path / REF.name).iterdir()):
+        good = file.read_bytes()
+        for position in range(0, len(good), 13):
+            torn = bytearray(good)
+            torn[position] ^= 1 << position % 8
+            file.write_bytes(torn)
+            with pytest.raises(CheckpointError, match=rf"{file.name}: .*; bring the file back, or"):
+                read(storage, REF)
+        file.write_bytes(good)
+    assert same_bits(read(storage, REF), state())
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank-1-of-3.safetensors"])
+def test_a_missing_truncated_or_longer_file_is_an_error_that_names_it(storage, tmp_path, name):
+    save(storage, state())
+    file = tmp_path / REF.name / name
+    good = file.read_bytes()
+    for bad in (good[:-1], good[:5], b"", good + b"\0"):
+        file.write_bytes(bad)
+        with pytest.raises(CheckpointError, match=name):
+            read(storage, REF)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{name}: it is missing"):
+        read(storage, REF)
+
+
+def test_a_folder_copied_under_another_name_is_refused(storage, tmp_path):
+    save(storage, state())
+    other = CheckpointRef(step=40, generation=3)
+    shutil.copytree(tmp_path / REF.name, tmp_path / other.name)
+    with pytest.raises(CheckpointError, match=f"it is the one of {REF.name}"):
+        read(storage, other)
+
+
+def test_only_files_that_are_there_and_whole_are_committed(storage, tmp_path):
+    files = write(storage, state())
+    file = tmp_path / REF.name / files[2].name
+    good = file.read_bytes()
+    for bad in (good[:-1], good + b"\0", good[:4]):
+        file.write_bytes(bad)
+        with pytest.raises(CheckpointError, match=rf"cannot commit .*: {file.name}: it has not"):
+            commit(storage, manifest_of(files))
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{file.name} is missing"):
+        commit(storage, manifest_of(files))
+    assert committed(storage) == []
+    with pytest.raises(CheckpointError, match="holds no files"):
+        commit(storage, manifest_of([]))
+
+
+def test_a_file_of_another_attempt_is_not_committed(storage):
+    files = write(storage, state())
+    encoded = encode_shard({"late": torch.ones(2)}, CheckpointRef(step=20, generation=2))
+    late = write_shard(storage, f"{REF.name}/{shard_file_name(0, 3)}", encoded)
+    with pytest.raises(CheckpointError, match=r"holds a file of step-00000020\.gen-2"):
+        commit(storage, manifest_of([late, *files[1:]]))
+
+
+def test_committing_twice_does_no_harm_and_never_replaces(storage):
+    files = write(storage, state())
+    assert commit(storage, manifest_of(files)) == commit(storage, manifest_of(files))
+    others = write(storage, state(seed=1))
+    with pytest.raises(CheckpointError, match="committed already"):
+        commit(storage, manifest_of(others))
+
+
+def test_a_leftover_half_folder_is_written_over(storage, tmp_path):
+    write(storage, state(seed=1), num_writers=4)
+    (tmp_path / REF.name / shard_file_name(3, 4)).unlink()
+    save(storage, state(), num_writers=4)
+    assert same_bits(read(storage, REF), state())
+
+
+def test_no_pickle_is_ever_loaded(storage):
+    class Trap:
+        def __reduce__(self):
+            return pytest.fail, ("a pickle was loaded",)
+
+    encoded = pickle.dumps(Trap())
+    file = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
+    assert file.digest == f"xxh3_128:{xxhash.xxh3_128_hexdigest(encoded)}"
+    with pytest.raises(CheckpointError, match="not a safetensors file"):
+        commit(storage, manifest_of([file]))
+
+
+def test_a_shard_whose_tensors_are_not_those_it_names_is_refused(storage):
+    part = Fragment(name="w", global_shape=(4,), offsets=(0,), sizes=(4,), dtype="float32")
+    encoded = encode_shard({"w": torch.ones(3)}, REF, {"w": part})
+    file: ShardFile = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
+    with pytest.raises(CheckpointError, match="its tensors are not those that its header names"):
+        read(storage, commit(storage, manifest_of([file])))
+
+
+def test_the_newest_is_found_by_a_scan_that_ignores_what_is_foreign(storage, tmp_path):
+    for step, generation in [(10, 1), (20, 3), (20, 2)]:
+        save(storage, state(step), CheckpointRef(step=step, generation=generation))
+    write(storage, state(), CheckpointRef(step=30, generation=3))
+    (tmp_path / "latest").symlink_to(tmp_path / "step-00000010.gen-1")
+    for foreign in ("step-99/manifest.json", "step-00000040.gen-1.old/manifest.json", "step-notes"):
+        storage.put(foreign, b"{}")
+    assert [ref.name for ref in committed(storage)] == [
+        "step-00000020.gen-3",
+        "step-00000020.gen-2",
+        "step-00000010.gen-1",
+    ]
+    prune(storage, keep=1)
+    assert committed(storage) == [REF]
+    assert storage.get("step-99/manifest.json") == b"{}"
+    assert storage.get("step-notes") == b"{}"

@@ -1,0 +1,187 @@
+"""A crash at every operation of a save: at every moment one complete checkpoint exists."""
+
+import pytest
+import torch
+
+from remesh.parallel.state.checkpoint import commit, committed, prune, read
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    shard_file_name,
+)
+from remesh.parallel.state.shards import encode_shard, shard_names, write_shard
+
+NUM_WRITERS = 3
+
+
+class Crash(Exception):  # noqa: N818 - it stands for the end of a process
+    pass
+
+
+class MemoryStorage:
+    """Keeps blobs in a dict. Before or after its operation number `crash_at` it raises."""
+
+    def __init__(self):
+        self.blobs = {}
+        self.crash_at = None
+        self.crash_after = False
+        self.num_operations = 0
+
+    def _operate(self, change):
+        self.num_operations += 1
+        dies = self.num_operations == self.crash_at
+        if dies and not self.crash_after:
+            raise Crash
+        result = change()
+        if dies:
+            raise Crash
+        return result
+
+    def _look_up(self, path):
+        if path not in self.blobs:
+            raise FileNotFoundError(path)
+        return self.blobs[path]
+
+    def get(self, path):
+        return self._operate(lambda: self._look_up(path))
+
+    def get_range(self, path, offset, length):
+        return self._operate(lambda: self._look_up(path)[offset : offset + length])
+
+    def put(self, path, data):
+        self._operate(lambda: self.blobs.__setitem__(path, data))
+
+    def put_if_absent(self, path, data):
+        return self._operate(
+            lambda: path not in self.blobs and not self.blobs.__setitem__(path, data)
+        )
+
+    def list(self, prefix):
+        return self._operate(lambda: sorted(p for p in self.blobs if p.startswith(prefix)))
+
+    def delete(self, path):
+        self._operate(lambda: self.blobs.pop(path, None))
+
+
+def state(step):
+    return {f"w{index}": torch.full((8, index + 1), float(step)) for index in range(5)}
+
+
+def write(storage, ref):
+    tensors = state(ref.step)
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    for rank, names in enumerate(shard_names(sizes, NUM_WRITERS)):
+        encoded = encode_shard({name: tensors[name] for name in names}, ref)
+        yield write_shard(storage, f"{ref.name}/{shard_file_name(rank, NUM_WRITERS)}", encoded)
+
+
+def save(storage, step, generation=1, keep=1):
+    ref = CheckpointRef(step=step, generation=generation)
+    files = tuple(write(storage, ref))
+    manifest = CheckpointManifest(
+        step=step,
+        generation=generation,
+        fingerprint={},
+        bit_key="cpu",
+        data=DataPosition(digest="d", position=step),
+        files=files,
+        created_by={},
+    )
+    commit(storage, manifest)
+    prune(storage, keep, protect=[ref])
+    return ref
+
+
+def newest_state(storage):
+    ref = committed(storage)[0]
+    tensors = read(storage, ref)
+    assert all(torch.equal(tensors[name], value) for name, value in state(ref.step).items())
+    return ref.step
+
+
+def num_operations_of_a_save():
+    storage = MemoryStorage()
+    save(storage, 10)
+    before = storage.num_operations
+    save(storage, 20)
+    return storage.num_operations - before
+
+
+@pytest.mark.parametrize("crash_after", [False, True], ids=["before", "after"])
+def test_a_crash_at_every_operation_leaves_a_complete_checkpoint(crash_after):
+    total = num_operations_of_a_save()
+    assert total > 15
+    seen = []
+    for number in range(1, total + 1):
+        storage = MemoryStorage()
+        save(storage, 10)
+        storage.crash_at = storage.num_operations + number
+        storage.crash_after = crash_after
+        with pytest.raises(Crash):
+            save(storage, 20)
+        seen.append(newest_state(storage))
+        ref = save(storage, 20, generation=2)
+        assert newest_state(storage) == 20
+        assert {path.partition("/")[0] for path in storage.blobs} == {ref.name}
+    assert set(seen) == {10, 20}
+    assert seen == sorted(seen)
+
+
+def test_the_same_attempt_can_be_made_again_after_every_crash():
+    for number in range(1, num_operations_of_a_save() + 1):
+        storage = MemoryStorage()
+        save(storage, 10)
+        storage.crash_at = storage.num_operations + number
+        with pytest.raises(Crash):
+            save(storage, 20)
+        save(storage, 20)
+        assert newest_state(storage) == 20
+
+
+def steps(storage):
+    return [(ref.step, ref.generation) for ref in committed(storage)]
+
+
+def test_as_many_as_asked_for_are_kept():
+    storage = MemoryStorage()
+    for step in (10, 20, 30, 40):
+        save(storage, step, keep=3)
+    assert steps(storage) == [(40, 1), (30, 1), (20, 1)]
+    prune(storage, keep=0)
+    assert steps(storage) == [(40, 1)]
+    prune(storage, keep=1)
+    assert newest_state(storage) == 40
+
+
+def test_a_damaged_checkpoint_does_not_count_among_the_kept():
+    storage = MemoryStorage()
+    for step in (10, 20, 30):
+        save(storage, step, keep=9)
+    victim = next(path for path in storage.blobs if "00030" in path and "rank-1" in path)
+    storage.blobs[victim] = storage.blobs[victim][:-1]
+    prune(storage, keep=1)
+    assert steps(storage) == [(30, 1), (20, 1)]
+    del storage.blobs[victim]
+    prune(storage, keep=1)
+    assert steps(storage) == [(30, 1), (20, 1)]
+
+
+def test_a_protected_checkpoint_stays():
+    storage = MemoryStorage()
+    for step in (10, 20, 30):
+        save(storage, step, keep=9)
+    prune(storage, keep=1, protect=[CheckpointRef(step=10, generation=1)])
+    assert steps(storage) == [(30, 1), (10, 1)]
+
+
+def test_an_attempt_under_way_is_left_alone_and_an_old_one_removed():
+    storage = MemoryStorage()
+    for step, generation in [(10, 1), (20, 2), (30, 2), (25, 3)]:
+        next(write(storage, CheckpointRef(step=step, generation=generation)))
+    save(storage, 20, generation=2)
+    left = {path.partition("/")[0] for path in storage.blobs}
+    assert left == {"step-00000020.gen-2", "step-00000030.gen-2", "step-00000025.gen-3"}
+    storage.blobs["step-00000010.gen-1/notes.txt"] = b"mine"
+    prune(storage, keep=1)
+    assert storage.blobs["step-00000010.gen-1/notes.txt"] == b"mine"
