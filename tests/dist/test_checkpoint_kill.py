@@ -1,0 +1,87 @@
+"""A writer's process killed at random moments of a save, on a real disk."""
+
+import os
+import random
+import signal
+import time
+
+import torch
+
+from remesh.actors.storage import LocalStorage
+from remesh.parallel.state.checkpoint import commit, committed, prune, read
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    shard_file_name,
+)
+from remesh.parallel.state.shards import encode_shard, write_shard
+
+NUM_KILLS = 20
+
+
+def encoded_shards(ref):
+    value = float(ref.step)
+    return [encode_shard({f"w{rank}": torch.full((50_000,), value)}, ref) for rank in range(4)]
+
+
+def save(storage, ref, encoded):
+    files = tuple(
+        write_shard(storage, f"{ref.name}/{shard_file_name(rank, 4)}", shard)
+        for rank, shard in enumerate(encoded)
+    )
+    manifest = CheckpointManifest(
+        step=ref.step,
+        generation=ref.generation,
+        fingerprint={},
+        bit_key="cpu",
+        data=DataPosition(digest="d", position=ref.step),
+        files=files,
+        created_by={},
+    )
+    commit(storage, manifest)
+    prune(storage, keep=1)
+
+
+def killed_after(delay_s, work):
+    """Runs `work` in a child process and kills it by SIGKILL after the delay."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    time.sleep(delay_s)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def duration_of_a_save(folder):
+    ref = CheckpointRef(step=10, generation=1)
+    encoded = encoded_shards(ref)
+    started = time.perf_counter()
+    save(LocalStorage(folder), ref, encoded)
+    return time.perf_counter() - started
+
+
+def newest_after_a_kill(storage, delay_s):
+    """The checkpoint found after a kill in the save of step 20, which is then made again."""
+    old, new = (CheckpointRef(step=step, generation=1) for step in (10, 20))
+    save(storage, old, encoded_shards(old))
+    encoded = encoded_shards(new)
+    killed_after(delay_s, lambda: save(storage, new, encoded))
+    newest = committed(storage)[0]
+    assert all(tensor.eq(newest.step).all() for tensor in read(storage, newest).values())
+    save(storage, new, encoded)
+    assert committed(storage) == [new]
+    return newest
+
+
+def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(tmp_path):
+    draw = random.Random(20)
+    duration_s = duration_of_a_save(tmp_path / "timed")
+    found = {
+        newest_after_a_kill(LocalStorage(tmp_path / str(number)), draw.uniform(0, 1.2 * duration_s))
+        for number in range(NUM_KILLS)
+    }
+    assert 10 in {ref.step for ref in found}, f"no kill came early enough in {duration_s} s"
