@@ -145,8 +145,7 @@ def _tokens_start(message: bytes, rows: int, row_tokens: int) -> int:
     buffer = pa.py_buffer(message)
     schema = row_schema(row_tokens)
     batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.BufferReader(buffer)), schema)
-    tokens = batch.column(0).values.buffers()[1]
-    start = int(tokens.address - buffer.address)
-    if batch.num_rows != rows or not 0 <= start <= len(message) - rows * row_tokens * TOKEN_BYTES:
-        raise ValueError(f"{batch.num_rows} rows at {start}, expected {rows}")
-    return start
+    tokens = batch.column(0).values
+    if (batch.num_rows, len(tokens)) != (rows, rows * row_tokens):
+        raise ValueError(f"{batch.num_rows} rows with {len(tokens)} tokens, expected {rows} rows")
+    return int(tokens.buffers()[1].address - buffer.address)

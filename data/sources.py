@@ -6,6 +6,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from remesh.data.errors import DataError
 
@@ -33,6 +34,8 @@ def find_source(name: str) -> Source:
     """
     if name == STDLIB:
         files = _walk(Path(sysconfig.get_path("stdlib")), (".py",), _NOT_STDLIB)
+    elif not name:
+        raise DataError(f'no source: give a folder, a file, or "{STDLIB}"')
     elif (path := Path(name)).is_dir():
         files = _walk(path, SUFFIXES, {"__pycache__"})
         if not files:
@@ -51,19 +54,24 @@ def read_pieces(file: Path) -> Iterator[bytes]:
     """
     try:
         with file.open("rb") as stream:
-            if file.suffix == ".jsonl":
-                for number, line in enumerate(stream, start=1):
-                    if text := _text_of(line, file, number):
-                        yield text.replace(SEPARATOR, b" ") + SEPARATOR
-                return
-            empty = True
-            while piece := stream.read(_PIECE_BYTES):
-                empty = False
-                yield piece.replace(SEPARATOR, b" ")
-            if not empty:
-                yield SEPARATOR
+            yield from _lines(stream, file) if file.suffix == ".jsonl" else _whole(stream)
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _whole(stream: BinaryIO) -> Iterator[bytes]:
+    empty = True
+    while piece := stream.read(_PIECE_BYTES):
+        empty = False
+        yield piece.replace(SEPARATOR, b" ")
+    if not empty:
+        yield SEPARATOR
+
+
+def _lines(stream: BinaryIO, file: Path) -> Iterator[bytes]:
+    for number, line in enumerate(stream, start=1):
+        if text := _text_of(line, file, number):
+            yield text.replace(SEPARATOR, b" ") + SEPARATOR
 
 
 def _text_of(line: bytes, file: Path, number: int) -> bytes:
@@ -80,11 +88,15 @@ def _text_of(line: bytes, file: Path, number: int) -> bytes:
 
 def _walk(root: Path, suffixes: tuple[str, ...], left_out: set[str]) -> list[Path]:
     found = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse_unreadable):
         folders[:] = [name for name in folders if name not in left_out and name[0] != "."]
         found += [Path(folder, name) for name in names if name.endswith(suffixes)]
     visible = [file for file in found if file.name[0] != "." and file.is_file()]
     return sorted(visible, key=lambda file: file.relative_to(root).parts)
+
+
+def _refuse_unreadable(error: OSError) -> None:
+    raise DataError(f"cannot read {error.filename}: {error.strerror}") from None
 
 
 def _size(file: Path) -> int:

@@ -1,0 +1,267 @@
+import os
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from remesh.data.blocks import ShardReader, ShardWriter
+from remesh.data.digest import StepDigest, expected_digest
+from remesh.data.errors import DataError
+from remesh.data.manifest import Manifest
+from remesh.data.order import rows_of
+from remesh.data.prepare import build
+from remesh.data.skips import Skips, parse_skips
+from remesh.data.stream import Stream
+
+SEQ_LEN = 511
+BATCH = 24
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A dataset of 18 blocks in two shards, and its rows by number."""
+    root = tmp_path_factory.mktemp("stream")
+    text = np.random.default_rng(1).integers(1, 256, 18 << 19, np.uint8)
+    (root / "text.txt").write_bytes(text.tobytes())
+    build(str(root / "text.txt"), root / "data", SEQ_LEN)
+    rows = text[: len(text) // (SEQ_LEN + 1) * (SEQ_LEN + 1)].reshape(-1, SEQ_LEN + 1)
+    return root / "data", rows.astype(np.uint16)
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    return shutil.copytree(made[0], tmp_path / "data")
+
+
+@pytest.fixture
+def many_shards(tmp_path):
+    """A dataset of 300 shards with one row each, which is full of its shard's number."""
+    shards = []
+    for number in range(300):
+        name = f"{number}.arrow"
+        with (tmp_path / name).open("wb") as file:
+            writer = ShardWriter(file, SEQ_LEN + 1)
+            writer.write(np.full((1, SEQ_LEN + 1), number, np.uint16))
+            shards.append(writer.finish(name))
+    fields = {"source": "", "source_digest": "", "tokenizer": "", "vocab_size": 300}
+    manifest = Manifest(row_tokens=SEQ_LEN + 1, num_rows=300, shards=tuple(shards), **fields)
+    (tmp_path / "manifest.json").write_text(manifest.to_json())
+    return tmp_path
+
+
+@pytest.fixture
+def open_stream():
+    opened = []
+
+    def open_one(folder, *, skips=(), seed=7, global_batch=BATCH):
+        manifest = Manifest.load(folder)
+        skipped = parse_skips(list(skips))
+        opened.append(Stream(folder, manifest, global_batch=global_batch, seed=seed, skips=skipped))
+        return opened[-1]
+
+    yield open_one
+    for stream in opened:
+        stream.close()
+
+
+def filled(stream, step, first=0, count=BATCH):
+    out = np.zeros((count, SEQ_LEN + 1), np.uint16)
+    return out, stream.fill(step, first, out)
+
+
+def expected_rows(rows, step, *, seed=7, global_batch=BATCH):
+    positions = (step - 1) * global_batch, step * global_batch
+    return rows[rows_of(*positions, num_rows=len(rows), seed=seed)]
+
+
+def test_a_step_holds_the_rows_that_the_order_names(made, open_stream):
+    folder, rows = made
+    stream = open_stream(folder)
+    for step in (1, 2, 170, 171, 768, 769, 10**9):  # windows and the epoch end in between
+        out, digest = filled(stream, step)
+        assert (out == expected_rows(rows, step)).all()
+        job = {"global_batch": BATCH, "num_rows": len(rows), "seed": 7, "skips": Skips()}
+        assert digest == expected_digest(step, **job)
+
+
+def test_replicas_in_any_number_share_the_same_global_batch(made, open_stream):
+    folder, rows = made
+    for cuts in ([0, 24], [0, 12, 24], [0, 1, 9, 24], [0, *range(2, 25, 2)], [0, 0, 24, 24]):
+        streams = [open_stream(folder) for _ in pairwise(cuts)]
+        parts = [
+            filled(stream, 171, a, b - a)
+            for stream, (a, b) in zip(streams, pairwise(cuts), strict=True)
+        ]
+        assert (np.concatenate([out for out, _ in parts]) == expected_rows(rows, 171)).all()
+        assert (
+            sum((digest for _, digest in parts), StepDigest())
+            == filled(open_stream(folder), 171)[1]
+        )
+
+
+def test_a_new_stream_at_any_step_goes_on_as_the_old_one(made, open_stream):
+    old = open_stream(made[0])
+    for step in range(760, 775):
+        assert filled(old, step)[1] == filled(open_stream(made[0]), step)[1]
+
+
+def test_an_epoch_gives_every_row_once(made, open_stream):
+    folder, rows = made
+    stream = open_stream(folder, global_batch=1024)
+    assert len(rows) == 18 * 1024
+    seen = [filled(stream, step, 0, 1024)[0][:, :8].tobytes() for step in range(1, 19)]
+    heads = np.frombuffer(b"".join(seen), np.uint16).reshape(-1, 8)
+    assert sorted(heads.tolist()) == sorted(rows[:, :8].tolist())
+
+
+def test_resizing_in_the_middle_loses_and_repeats_no_sample(made, open_stream):
+    digests = []
+    for replicas_by_step in ([4] * 9, [4, 4, 4, 2, 2, 1, 8, 8, 3]):
+        steps = []
+        for step, replicas in enumerate(replicas_by_step, start=1):
+            parts = [
+                filled(open_stream(made[0]), step, BATCH // replicas * rank, BATCH // replicas)[1]
+                for rank in range(replicas)
+            ]
+            steps.append(sum(parts, StepDigest()).hex())
+        digests.append(steps)
+    assert digests[0] == digests[1]
+
+
+def test_a_skipped_batch_is_never_read_and_steps_stay_dense(made, open_stream):
+    folder, rows = made
+    stream = open_stream(folder, skips=["3..8"])
+    assert (filled(stream, 2)[0] == expected_rows(rows, 2)).all()
+    assert (filled(stream, 3)[0] == expected_rows(rows, 9)).all()
+
+
+def test_a_batch_larger_than_the_dataset_wraps_into_the_next_epoch(tmp_path, open_stream):
+    (tmp_path / "tiny.txt").write_bytes(bytes(range(1, 31)))
+    build(str(tmp_path / "tiny.txt"), tmp_path / "data", 9)
+    stream = open_stream(tmp_path / "data", global_batch=200)
+    out = np.zeros((200, 10), np.uint16)
+    assert stream.fill(2, 0, out).count == 200
+    assert (out[:, 0] == 1 + 10 * rows_of(200, 400, num_rows=3, seed=7)).all()
+
+
+def test_a_buffer_that_does_not_fit_is_refused(made, open_stream):
+    stream = open_stream(made[0])
+    with pytest.raises(ValueError, match=r"samples \[20, 25\) of a batch of 24"):
+        filled(stream, 1, 20, 5)
+    for out in (np.zeros((2, SEQ_LEN), np.uint16), np.zeros((2, SEQ_LEN + 1), np.int32)):
+        with pytest.raises(ValueError, match="512 uint16"):
+            stream.fill(1, 0, out)
+
+
+def flip(path, at):
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("share", [0, 0.0001, 0.5, 1])
+def test_one_flipped_bit_names_the_file_and_the_block(copied, share, open_stream):
+    manifest = Manifest.load(copied)
+    block = manifest.shards[0].blocks[5]
+    flip(copied / "shard-00000.arrow", block.offset + int(share * (block.size_bytes - 1)))
+    with pytest.raises(DataError) as error:
+        filled(open_stream(copied, global_batch=1024), 1, 0, 1024)
+    end = block.offset + block.size_bytes
+    where = f"block 5 of {copied / 'shard-00000.arrow'} (bytes {block.offset} to {end}) is corrupt"
+    assert str(error.value).startswith(f"{where}: its xxh3 is ")
+    assert f"the manifest says {block.xxh3}; build it again with: remesh data" in str(error.value)
+    assert str(error.value).endswith(f"--out {copied} --seq-len {SEQ_LEN}")
+
+
+def test_a_short_shard_names_both_sizes(copied, open_stream):
+    path = copied / "shard-00001.arrow"
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    for use in (Stream.check, lambda stream: filled(stream, 1)):
+        with pytest.raises(
+            DataError, match=f"{path} has {size - 1} bytes, the manifest says {size};"
+        ):
+            use(open_stream(copied))
+
+
+def test_a_missing_shard_is_named(copied, open_stream):
+    path = copied / "shard-00001.arrow"
+    path.unlink()
+    with pytest.raises(DataError, match=f"cannot read {path}: No such file or directory; build it"):
+        open_stream(copied).check()
+
+
+def test_shards_that_exchanged_their_names_are_refused(copied, open_stream):
+    first, second = copied / "shard-00000.arrow", copied / "shard-00001.arrow"
+    first.rename(copied / "aside")
+    second.rename(first)
+    (copied / "aside").rename(second)
+    with pytest.raises(DataError, match=r"shard-00000.arrow has .* bytes, the manifest says"):
+        open_stream(copied).check()
+
+
+def test_a_whole_dataset_passes_the_check(made, open_stream):
+    stream = open_stream(made[0])
+    stream.check()
+
+
+def test_data_changed_under_a_running_stream_is_noticed(copied, open_stream):
+    stream = open_stream(copied, global_batch=1024)
+    filled(stream, 1, 0, 1024)
+    block = Manifest.load(copied).shards[1].blocks[0]
+    flip(copied / "shard-00001.arrow", block.offset + 5000)
+    with pytest.raises(DataError, match=r"block 0 of .*shard-00001.arrow .* is corrupt: its xxh3"):
+        filled(stream, 1, 0, 1024)
+    os.truncate(copied / "shard-00001.arrow", 4000)
+    with pytest.raises(DataError, match=r"shard-00001.arrow has 4000 bytes"):
+        filled(stream, 1, 0, 1024)
+
+
+def test_a_touched_but_equal_shard_is_fine(copied, open_stream):
+    stream = open_stream(copied)
+    before = filled(stream, 1)[0]
+    for path in copied.glob("*.arrow"):
+        path.touch()
+    assert (filled(stream, 1)[0] == before).all()
+
+
+def test_a_shard_replaced_by_a_rename_is_still_the_open_one(copied, open_stream):
+    stream = open_stream(copied, global_batch=1024)
+    before = filled(stream, 1, 0, 1024)[0]
+    (copied / "new").write_bytes(b"other")
+    (copied / "new").replace(copied / "shard-00000.arrow")
+    assert (filled(stream, 1, 0, 1024)[0] == before).all()
+
+
+def test_a_block_whose_hash_is_right_but_is_no_arrow_is_refused(copied):
+    manifest = Manifest.load(copied)
+    reader = ShardReader(
+        path=copied / "shard-00000.arrow",
+        shard=manifest.shards[0],
+        row_tokens=100,
+        cure="build it again",
+    )
+    reader.open()
+    with pytest.raises(DataError, match=r"block 0 of .* is corrupt: it is no block of rows"):
+        reader.verify(0)
+    reader.close()
+
+
+def num_open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_open_files_are_bounded_and_closed(many_shards, open_stream):
+    before = num_open_files()
+    stream = open_stream(many_shards, global_batch=300)
+    for _ in range(2):
+        out, digest = filled(stream, 1, 0, 300)
+        assert sorted(out[:, 0].tolist()) == list(range(300))
+        assert digest.count == 300
+        assert num_open_files() == before + 256
+    stream.close()
+    assert num_open_files() == before
