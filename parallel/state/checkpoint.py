@@ -20,6 +20,7 @@ from remesh.parallel.state.manifest import (
     ShardFile,
     decode_manifest,
     encode_manifest,
+    is_complete,
     is_shard_file_name,
     parse_name,
 )
@@ -36,6 +37,9 @@ def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
     Raises: CheckpointError, with nothing put.
     """
     ref = manifest.ref
+    if not is_complete(manifest.files):
+        names = ", ".join(file.name for file in manifest.files) or "no files"
+        raise CheckpointError(f"cannot commit {ref.name}: of all writers' files it has {names}")
     headers = [_present(storage, ref, file) for file in manifest.files]
     _check_cover(ref, headers)
     encoded = encode_manifest(manifest)
@@ -180,8 +184,6 @@ def _expect(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the conditio
 
 
 def _check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
-    if not headers:
-        raise CheckpointError(f"{ref.name} holds no files")
     for header in headers:
         if header.ref != ref:
             raise CheckpointError(f"{ref.name} holds a file of {header.ref.name}")

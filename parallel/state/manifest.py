@@ -10,7 +10,7 @@ them, and they carry a hash of themselves, so that one flipped bit anywhere is a
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,17 @@ def is_shard_file_name(name: str) -> bool:
     return _FILE_NAME.fullmatch(name) is not None
 
 
+def is_complete(files: Sequence[ShardFile]) -> bool:
+    """Whether these are the files of all writers of one save, each once and none else.
+
+    A writer without a tensor to save leaves a file too, so that a missing one shows.
+    And no name that was read out of a manifest leads out of the checkpoint's folder.
+    """
+    names = [file.name for file in files]
+    expected = [shard_file_name(rank, len(names)) for rank in range(len(names))]
+    return bool(names) and sorted(names) == sorted(expected)
+
+
 def encode_manifest(manifest: CheckpointManifest) -> bytes:
     values = {
         "format_version": FORMAT_VERSION,
@@ -157,7 +168,6 @@ def _type_problem(manifest: CheckpointManifest) -> str:
     counts += [file.size_bytes for file in manifest.files]
     texts = [manifest.bit_key, manifest.data.digest, *manifest.created_by.values()]
     texts += [file.digest for file in manifest.files]
-    names = [file.name for file in manifest.files]
     checks = {
         "a count is no whole number from 0 on": all(type(n) is int and n >= 0 for n in counts),
         "a file is empty": all(file.size_bytes for file in manifest.files),
@@ -165,9 +175,7 @@ def _type_problem(manifest: CheckpointManifest) -> str:
         "the fingerprint is not flat": all(
             isinstance(value, Scalar) for value in manifest.fingerprint.values()
         ),
-        # A name out of a file must never lead out of its own folder.
-        "a file's name is not a shard's": all(map(is_shard_file_name, names)),
-        "a file is named twice": len(set(names)) == len(names),
+        "a file is missing, doubled or foreign": is_complete(manifest.files),
     }
     return next((problem for problem, holds in checks.items() if not holds), "")
 

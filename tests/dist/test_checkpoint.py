@@ -83,7 +83,7 @@ def same_bits(one, other):
     )
 
 
-@pytest.mark.parametrize("num_writers", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_writers", [1, 2, 3, 8, 12])
 def test_what_was_saved_is_read_back_to_the_bit(storage, num_writers):
     ref = save(storage, state(), num_writers=num_writers)
     assert same_bits(read(storage, ref), state())
@@ -102,19 +102,39 @@ def test_writers_share_the_bytes_and_each_tensor_has_one():
     assert shard_names({"one": 5}, 3) == [["one"], [], []]
 
 
+def rows_of(tensor, spans, ref=REF):
+    """Shards that hold the rows [first, last) of one tensor, one shard a span."""
+    for first, last in spans:
+        part = Fragment(
+            name="w",
+            global_shape=tuple(tensor.shape),
+            offsets=(first, 0),
+            sizes=(last - first, tensor.shape[1]),
+            dtype="float32",
+        )
+        yield encode_shard({"w": tensor[first:last]}, ref, {"w": part})
+
+
+def write_rows(storage, tensor, spans):
+    encoded = list(rows_of(tensor, spans))
+    return [
+        write_shard(storage, f"{REF.name}/{shard_file_name(rank, len(encoded))}", shard)
+        for rank, shard in enumerate(encoded)
+    ]
+
+
 def test_a_tensor_cut_into_fragments_is_put_together(storage):
     weight = torch.arange(60.0).view(10, 6)
-    files = []
-    for rank, (first, rows) in enumerate([(0, 3), (3, 0), (3, 7)]):
-        part = Fragment(
-            name="w", global_shape=(10, 6), offsets=(first, 0), sizes=(rows, 6), dtype="float32"
-        )
-        encoded = encode_shard({"w": weight[first : first + rows]}, REF, {"w": part})
-        files.append(write_shard(storage, f"{REF.name}/{shard_file_name(rank, 3)}", encoded))
-    with pytest.raises(CheckpointError, match="w has 18 of its 60 elements"):
-        commit(storage, manifest_of(files[:2]))
-    assert committed(storage) == []
+    files = write_rows(storage, weight, [(0, 3), (3, 3), (3, 10)])
     assert torch.equal(read(storage, commit(storage, manifest_of(files)))["w"], weight)
+
+
+@pytest.mark.parametrize("spans", [[(0, 3), (4, 10)], [(0, 4), (3, 10)], [(0, 9)]])
+def test_a_tensor_with_a_gap_or_an_overlap_is_not_committed(storage, spans):
+    files = write_rows(storage, torch.arange(60.0).view(10, 6), spans)
+    with pytest.raises(CheckpointError, match=r"is not complete: w\W"):
+        commit(storage, manifest_of(files))
+    assert committed(storage) == []
 
 
 def test_one_flipped_bit_in_any_file_is_an_error_that_names_it(storage, tmp_path):
@@ -165,7 +185,10 @@ def test_only_files_that_are_there_and_whole_are_committed(storage, tmp_path):
     with pytest.raises(CheckpointError, match=f"{file.name} is missing"):
         commit(storage, manifest_of(files))
     assert committed(storage) == []
-    with pytest.raises(CheckpointError, match="holds no files"):
+    for some in (files[:2], files[1:], [*files, files[0]]):
+        with pytest.raises(CheckpointError, match="of all writers' files it has rank-"):
+            commit(storage, manifest_of(some))
+    with pytest.raises(CheckpointError, match="it has no files"):
         commit(storage, manifest_of([]))
 
 
