@@ -6,6 +6,11 @@ from remesh.orchestrator.control.records import SavedFile, StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The controller begins to act; nodes may have joined before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
     """A node offers room for `slots` workers. Repeated offers of a known node are ignored."""
 
@@ -84,7 +89,7 @@ class WorkerParked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFormed:
-    """This worker's groups of `generation` stand."""
+    """The groups of `generation` stand on this worker."""
 
     worker: str
     generation: int
@@ -93,7 +98,7 @@ class WorkerFormed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRestored:
-    """This worker holds the state that the generation starts from, and trains on."""
+    """The worker holds the state that the generation starts from, and trains on."""
 
     worker: str
     generation: int
@@ -171,7 +176,7 @@ class WorkerErred:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """Somebody wants the run to end at the next step boundary, saved: the user, or a lapsed lease."""
+    """Somebody wants the run to end at the next step boundary, saved: a user, or a lease."""
 
     reason: str
 
@@ -182,7 +187,8 @@ class Tick:
 
 
 Event = (
-    NodeJoined
+    RunStarted
+    | NodeJoined
     | NodeSilent
     | NodeLost
     | WorkerReady

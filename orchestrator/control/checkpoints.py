@@ -1,0 +1,79 @@
+"""Which checkpoints are good, which are being written, and which led to failures."""
+
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control.events import FilesSaved
+from remesh.orchestrator.control.records import CheckpointState, SavedFile
+
+MAX_RESTORE_FAILURES = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class Save:
+    """A checkpoint in the making: the writers that have not reported, the files of the others."""
+
+    waiting: set[str]
+    files: list[SavedFile] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoints:
+    """`good` is newest first. Only complete sets of files are ever handed out for a commit."""
+
+    good: list[CheckpointState] = field(default_factory=list)
+    writers: dict[int, frozenset[str]] = field(default_factory=dict)
+    saves: dict[tuple[int, int], Save] = field(default_factory=dict)
+    restore_failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def newest_step(self) -> int | None:
+        return self.good[0].step if self.good else None
+
+    @property
+    def avoid(self) -> frozenset[str]:
+        """Labels of the sources of state that have failed too often."""
+        failures = self.restore_failures.items()
+        return frozenset(label for label, count in failures if count >= MAX_RESTORE_FAILURES)
+
+    def begin(self, generation: int, members: frozenset[str], from_step: int) -> None:
+        """A generation starts from `from_step`: what lies beyond it is abandoned.
+
+        The files of its forerunner may still come in; those of older ones no longer.
+        """
+        self.good = [state for state in self.good if state.step <= from_step]
+        kept = max(self.writers, default=generation)
+        self.writers = {older: names for older, names in self.writers.items() if older == kept}
+        self.writers[generation] = members
+        self.saves = {
+            (older, step): save
+            for (older, step), save in self.saves.items()
+            if older == kept and step <= from_step
+        }
+
+    def add_files(self, event: FilesSaved) -> tuple[SavedFile, ...] | None:
+        """All files of the checkpoint, by name, if this writer's were the last to come."""
+        writers = self.writers.get(event.generation, frozenset())
+        newest = self.newest_step
+        if event.worker not in writers or (newest is not None and event.step <= newest):
+            return None
+        key = (event.generation, event.step)
+        save = self.saves.setdefault(key, Save(waiting=set(writers)))
+        if event.worker not in save.waiting:
+            return None
+        save.waiting.remove(event.worker)
+        save.files.extend(event.files)
+        if save.waiting:
+            return None
+        return tuple(sorted(save.files, key=lambda file: file.name))
+
+    def committed(self, state: CheckpointState) -> bool:
+        """Takes a committed checkpoint into the list; False if it is there or older."""
+        newest = self.newest_step
+        if newest is not None and state.step <= newest:
+            return False
+        self.good.insert(0, state)
+        self.saves = {key: save for key, save in self.saves.items() if key[1] > state.step}
+        return True
+
+    def blame(self, label: str) -> None:
+        self.restore_failures[label] = self.restore_failures.get(label, 0) + 1

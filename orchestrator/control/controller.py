@@ -1,0 +1,180 @@
+"""The machine that decides: events in, commands out, one mutator, no clock and no I/O.
+
+A stale word (an older generation, an unknown or lost worker, a doubled report) changes nothing.
+What to do about an event stands beside its subject: `presence` for nodes and workers, `training`
+for the generation in being, `saving` for checkpoints; `transitions` is how mesh follows mesh.
+"""
+
+from typing import assert_never
+
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control import presence, saving, training
+from remesh.orchestrator.control.commands import Command
+from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.phases import ENDED, Phase
+from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_worker, refill
+from remesh.orchestrator.control.state import State
+from remesh.orchestrator.control.timers import expired
+from remesh.orchestrator.control.transitions import (
+    drain,
+    end_stopped,
+    fence,
+    form_or_wait,
+    settle_if_parked,
+    waiting_reason,
+)
+from remesh.orchestrator.control.turn import Turn
+from remesh.orchestrator.control.view import View, view_of
+
+MAX_NAMES = 8
+
+
+class Controller:
+    """Holds the state of one run. Events may be handled before `start`, which lets it act."""
+
+    def __init__(self, options: Options, state: State | None = None) -> None:
+        self.options = options
+        self.state = State() if state is None else state
+
+    def start(self, now_s: float) -> list[Command]:
+        """The same as handling RunStarted, which the journal has to hold."""
+        return self.handle(ev.RunStarted(), now_s)
+
+    def handle(self, event: ev.Event, now_s: float) -> list[Command]:
+        """What to do about `event`, in this order. `now_s` never goes backwards."""
+        turn = Turn(options=self.options, state=self.state, now_s=now_s)
+        if self.state.phase not in ENDED:
+            _dispatch(turn, event)
+        return turn.commands
+
+    def next_deadline_s(self) -> float | None:
+        """The moment at which the controller wants a Tick, None for never."""
+        return self.state.deadlines.earliest_s()
+
+    def view(self) -> View:
+        return view_of(self.options, self.state)
+
+
+def _dispatch(turn: Turn, event: ev.Event) -> None:
+    match event:
+        case ev.RunStarted():
+            _on_run_started(turn)
+        case ev.StopRequested():
+            _on_stop_requested(turn, event)
+        case ev.Tick():
+            _on_tick(turn)
+        case (
+            ev.NodeJoined()
+            | ev.NodeSilent()
+            | ev.NodeLost()
+            | ev.WorkerReady()
+            | ev.WorkerLost()
+            | ev.WorkerFrozen()
+        ):
+            presence.on_presence(turn, event)
+        case ev.FilesSaved() | ev.SaveFailed() | ev.CheckpointCommitted() | ev.CommitFailed():
+            saving.on_saving(turn, event)
+        case (
+            ev.GroupBroken()
+            | ev.WorkerParked()
+            | ev.WorkerFormed()
+            | ev.WorkerRestored()
+            | ev.RestoreFailed()
+            | ev.StepsDone()
+            | ev.WorkerErred()
+        ):
+            if turn.state.live(event.generation) and event.worker in turn.state.roster.workers:
+                training.on_training(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _on_run_started(turn: Turn) -> None:
+    state, options = turn.state, turn.options
+    state.started = True
+    state.step = options.first_step
+    state.last_generation = options.last_generation
+    state.checkpoints.good = list(options.checkpoints)
+    if state.step >= options.steps:
+        turn.end(Phase.FINISHED, f"step {state.step} was saved before; 0 steps were left")
+        return
+    state.reason = waiting_reason(turn)
+    turn.wait(options.wait_limit_s)
+    refill(turn)
+
+
+def _on_stop_requested(turn: Turn, event: ev.StopRequested) -> None:
+    """The first request saves at the next step boundary, where there is one; a second ends at once.
+
+    A drain that does not save is not joined: the mesh that follows it saves and stops.
+    """
+    state = turn.state
+    again = bool(state.stop_reason)
+    state.stop_reason = state.stop_reason or event.reason
+    if again or state.phase not in (Phase.RUNNING, Phase.DRAINING):
+        end_stopped(turn)
+    elif state.phase is Phase.RUNNING:
+        drain(turn, save=True, reason=f"stopping: {event.reason}")
+    else:
+        turn.wait(turn.timers.drain_s(state.step_s))
+
+
+def _on_tick(turn: Turn) -> None:
+    state = turn.state
+    deadlines = state.deadlines
+    for name in expired(deadlines.starting, turn.now_s):
+        why = f"did not start within {turn.timers.start_s:.0f} s"
+        if not give_up(turn, state.roster.workers[name], why):
+            return
+    for name in expired(deadlines.ending, turn.now_s):
+        lose_worker(turn, state.roster.workers[name], "no answer and no sign of its end", None)
+        if state.phase in ENDED:
+            return
+    if deadlines.phase_s is not None and deadlines.phase_s <= turn.now_s:
+        deadlines.phase_s = None
+        _on_phase_over(turn)
+    if deadlines.gather_s is not None and deadlines.gather_s <= turn.now_s:
+        form_or_grow(turn)
+
+
+def _on_phase_over(turn: Turn) -> None:
+    """The phase has lasted as long as it may."""
+    state = turn.state
+    generation = state.last_generation
+    match state.phase:
+        case Phase.WAITING if state.roster.num_idle >= turn.options.min_workers:
+            form_or_wait(turn)
+        case Phase.WAITING:
+            limit_s = turn.options.wait_limit_s
+            turn.end(Phase.FAILED, f"{waiting_reason(turn)}, for {limit_s:.0f} s")
+        case Phase.FORMING:
+            fence(turn, f"generation {generation} did not form: {_names(state.current.unformed)}")
+        case Phase.RESTORING:
+            late = _names(state.current.unrestored)
+            fence(turn, f"generation {generation} did not restore: {late}")
+        case Phase.RUNNING:
+            fence(turn, f"generation {generation} made no step")
+        case Phase.DRAINING if state.stop_reason and state.current.saving:
+            end_stopped(turn)
+        case Phase.DRAINING:
+            fence(turn, f"generation {generation} did not drain")
+        case _:
+            _end_unparked(turn)
+
+
+def _end_unparked(turn: Turn) -> None:
+    """Who does not answer a fence is killed."""
+    state = turn.state
+    for name in sorted(state.current.unparked):
+        worker = state.roster.workers[name]
+        if worker.state is not WorkerState.MEMBER:
+            continue
+        if not give_up(turn, worker, f"did not leave generation {state.last_generation}"):
+            return
+    settle_if_parked(turn)
+
+
+def _names(workers: set[str]) -> str:
+    shown = sorted(workers)[:MAX_NAMES]
+    return ", ".join(shown) + (" and others" if len(workers) > len(shown) else "")

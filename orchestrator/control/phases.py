@@ -1,0 +1,41 @@
+"""The phases of a run and the legal moves between them, as data.
+
+FENCING is a phase of its own, apart from DRAINING: a drain ends at a step boundary that all members
+agree on and may save, a fence ends now and promises nothing; what a deadline means differs too.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    WAITING = "waiting"
+    FORMING = "forming"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    DRAINING = "draining"
+    FENCING = "fencing"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.STOPPED})
+
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.WAITING: frozenset({Phase.FORMING}) | ENDED,
+    Phase.FORMING: frozenset({Phase.RESTORING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
+    Phase.RESTORING: frozenset({Phase.RUNNING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
+    Phase.RUNNING: frozenset({Phase.DRAINING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
+    Phase.DRAINING: frozenset({Phase.FORMING, Phase.WAITING, Phase.FENCING}) | ENDED,
+    Phase.FENCING: frozenset({Phase.FORMING, Phase.WAITING}) | ENDED,
+    Phase.FINISHED: frozenset(),
+    Phase.FAILED: frozenset(),
+    Phase.STOPPED: frozenset(),
+}
+
+
+def check_move(before: Phase, after: Phase) -> Phase:
+    """`after`, if the table allows it."""
+    assert after in MOVES[before], f"no move from {before} to {after}"
+    return after

@@ -1,0 +1,130 @@
+"""Starting, losing and giving up workers, and deciding when there are enough for a mesh."""
+
+from remesh.orchestrator.control.commands import EndWorker, StartWorker
+from remesh.orchestrator.control.membership import Worker, WorkerState
+from remesh.orchestrator.control.phases import ENDED, Phase
+from remesh.orchestrator.control.transitions import (
+    drain,
+    form_or_wait,
+    leave,
+    note_sign,
+    over_budget,
+    waiting_reason,
+)
+from remesh.orchestrator.control.turn import Turn
+
+COUNTED = (WorkerState.MEMBER, WorkerState.STARTING)
+
+
+def refill(turn: Turn) -> None:
+    """Starts workers until members and spares are complete or the nodes are full."""
+    state, options = turn.state, turn.options
+    if not state.started or state.phase in ENDED:
+        return
+    for node in state.roster.places(options.max_dp + options.spares):
+        worker = state.roster.start(node)
+        state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
+        turn.do(StartWorker(worker=worker.name, node=node))
+
+
+def form_or_grow(turn: Turn) -> None:
+    """Forms the first mesh, or drains for a larger one, once waiting longer brings nothing.
+
+    That is when the mesh would be as large as it can get, or when for a while (longer if some are
+    still starting) no further worker has become ready.
+    """
+    state, options = turn.state, turn.options
+    state.deadlines.gather_s = None
+    members = state.roster.num_members
+    size = min(options.max_dp, members + state.roster.num_idle)
+    if not _larger_mesh_wanted(turn, size):
+        return
+    gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
+    if size < min(options.max_dp, state.roster.num_slots) and turn.now_s < gather_s:
+        state.deadlines.gather_s = gather_s
+    elif state.phase is Phase.WAITING:
+        form_or_wait(turn)
+    else:
+        drain(turn, save=False, reason=f"growing from {members} to {size} workers")
+
+
+def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:
+    """A worker is dead: its place is filled again, its generation ends."""
+    turn.state.roster.remove(worker)
+    if worker.state is WorkerState.MEMBER:
+        _hurt(turn, worker.node)
+    _after_loss(turn, [worker], f"{worker.name} on {worker.node} was lost: {cause}", died_at_s)
+
+
+def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> None:
+    """A node is dead, and all its workers with it: one failure."""
+    lost = turn.state.roster.remove_node(name)
+    names = ", ".join(worker.name for worker in lost)
+    text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"
+    _after_loss(turn, lost, text, died_at_s)
+
+
+def give_up(turn: Turn, worker: Worker, why: str) -> bool:
+    """Has a worker killed. It is lost once its death is seen, or soon after. False: run over."""
+    state = turn.state
+    text = f"{worker.name} on {worker.node} {why}"
+    if worker.state in COUNTED:
+        state.budget.count(text, state.step)
+    if worker.state is WorkerState.MEMBER:
+        _hurt(turn, worker.node)
+        note_sign(turn, text).losses.append(text)
+    state.roster.move(worker, WorkerState.ENDING)
+    state.deadlines.forget(worker.name)
+    state.deadlines.ending[worker.name] = turn.now_s + turn.timers.end_s
+    turn.say(f"ending {text}")
+    turn.do(EndWorker(worker=worker.name, node=worker.node, reason=why))
+    return not over_budget(turn)
+
+
+def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
+    state, options = turn.state, turn.options
+    if state.phase is Phase.WAITING:
+        state.reason = waiting_reason(turn)
+        return size >= options.min_workers
+    growing = state.phase is Phase.RUNNING and size > state.roster.num_members
+    return growing and not state.stop_reason and state.step < options.steps
+
+
+def _hurt(turn: Turn, node: str) -> None:
+    if node in turn.state.roster.nodes:
+        turn.state.roster.nodes[node].hurt_in = turn.state.last_generation
+
+
+def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
+    state = turn.state
+    for worker in lost:
+        state.deadlines.forget(worker.name)
+    if any(worker.state in COUNTED for worker in lost):
+        state.budget.count(text, state.step)
+        if over_budget(turn):
+            return
+    training = [worker for worker in lost if _may_train(turn, worker)]
+    if training:
+        _note_loss(turn, training, text, died_at_s)
+        leave(turn, text)
+    elif any(worker.state is not WorkerState.ENDING for worker in lost):
+        turn.say(text)
+    if state.phase not in ENDED:
+        refill(turn)
+        form_or_grow(turn)
+
+
+def _may_train(turn: Turn, worker: Worker) -> bool:
+    state = turn.state
+    return bool(state.generations) and worker.name in state.current.unparked
+
+
+def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
+    fault = note_sign(turn, text)
+    fault.lost.update(worker.name for worker in lost)
+    fault.lost.update(worker.node for worker in lost)
+    if any(worker.state is WorkerState.MEMBER for worker in lost):
+        fault.losses.append(text)
+        fault.note_death(died_at_s)
+    for worker in lost:
+        turn.state.current.drop(worker.name)

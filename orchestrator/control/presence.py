@@ -1,0 +1,108 @@
+"""What the controller does when nodes and workers come and go."""
+
+from typing import assert_never
+
+from remesh.orchestrator.control.events import (
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    WorkerFrozen,
+    WorkerLost,
+    WorkerReady,
+)
+from remesh.orchestrator.control.membership import Node, WorkerState
+from remesh.orchestrator.control.phases import ENDED, Phase
+from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_node, lose_worker, refill
+from remesh.orchestrator.control.transitions import fence
+from remesh.orchestrator.control.turn import Turn
+
+Presence = NodeJoined | NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
+
+
+def on_presence(turn: Turn, event: Presence) -> None:
+    match event:
+        case NodeJoined():
+            _on_node_joined(turn, event)
+        case NodeSilent():
+            _on_node_silent(turn, event)
+        case NodeLost():
+            _on_node_lost(turn, event)
+        case WorkerReady():
+            _on_worker_ready(turn, event)
+        case WorkerLost():
+            _on_worker_lost(turn, event)
+        case WorkerFrozen():
+            _on_worker_frozen(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _on_node_joined(turn: Turn, event: NodeJoined) -> None:
+    roster = turn.state.roster
+    if event.node in roster.nodes:
+        return
+    roster.add_node(Node(name=event.node, slots=event.slots, domain=event.domain, head=event.head))
+    if turn.state.started:
+        turn.say(f"node {event.node} joined with room for {event.slots} workers")
+        refill(turn)
+        form_or_grow(turn)
+
+
+def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
+    """A suspect. While a generation is being left it is not waited for any longer."""
+    state = turn.state
+    if state.phase is not Phase.FENCING or event.node not in state.roster.nodes:
+        return
+    workers = state.roster.workers
+    if any(workers[name].node == event.node for name in state.current.unparked):
+        cause = f"silent for {event.silent_s:.1f} s while its generation ended"
+        lose_node(turn, event.node, cause, None)
+
+
+def _on_node_lost(turn: Turn, event: NodeLost) -> None:
+    if event.node in turn.state.roster.nodes:
+        lose_node(turn, event.node, event.cause, event.died_at_s)
+    else:
+        _note_late_death(turn, event.node, event.died_at_s)
+
+
+def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:
+    state = turn.state
+    worker = state.roster.workers.get(event.worker)
+    if worker is None or worker.state is not WorkerState.STARTING:
+        return
+    worker.pid = event.pid
+    state.roster.move(worker, WorkerState.IDLE)
+    state.deadlines.forget(worker.name)
+    state.last_ready_s = turn.now_s
+    form_or_grow(turn)
+
+
+def _on_worker_lost(turn: Turn, event: WorkerLost) -> None:
+    worker = turn.state.roster.workers.get(event.worker)
+    if worker is not None:
+        lose_worker(turn, worker, event.cause, event.died_at_s)
+    else:
+        _note_late_death(turn, event.worker, event.died_at_s)
+
+
+def _on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
+    state = turn.state
+    worker = state.roster.workers.get(event.worker)
+    if worker is None or worker.state is WorkerState.ENDING:
+        return
+    was_member = worker.state is WorkerState.MEMBER
+    why = f"gave no sign of life for {event.silent_s:.1f} s"
+    if give_up(turn, worker, why) and was_member:
+        fence(turn, f"{worker.name} on {worker.node} {why}")
+    if state.phase not in ENDED:
+        form_or_grow(turn)
+
+
+def _note_late_death(turn: Turn, name: str, died_at_s: float | None) -> None:
+    """The moment of a death may be known only after the next generation was asked for."""
+    state = turn.state
+    faults = [state.fault, state.current.fault if state.generations else None]
+    for fault in faults:
+        if fault is not None and name in fault.lost:
+            fault.note_death(died_at_s)

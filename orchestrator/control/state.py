@@ -1,0 +1,50 @@
+"""Everything the controller remembers. It is rebuilt exactly by replaying the journal."""
+
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control.budget import Budget
+from remesh.orchestrator.control.checkpoints import Checkpoints
+from remesh.orchestrator.control.generations import Fault, Generation
+from remesh.orchestrator.control.lineage import Lineage
+from remesh.orchestrator.control.membership import Roster
+from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.timers import Deadlines
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """`step` is the newest step that the run stands on, `last` the record of the newest finished.
+
+    `stop_reason` is empty until somebody asks for a stop. `fault` is open from the first sign of
+    trouble until the next generation is asked for.
+    """
+
+    phase: Phase = Phase.WAITING
+    reason: str = ""
+    started: bool = False
+    stop_reason: str = ""
+    step: int = 0
+    last: StepRecord | None = None
+    last_ready_s: float = 0.0
+    last_generation: int = 0
+    fault: Fault | None = None
+    generations: list[Generation] = field(default_factory=list)
+    roster: Roster = field(default_factory=Roster)
+    lineage: Lineage = field(default_factory=Lineage)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    budget: Budget = field(default_factory=Budget)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def current(self) -> Generation:
+        """The newest generation; there is one in every phase but the first WAITING."""
+        return self.generations[-1]
+
+    def live(self, generation: int) -> bool:
+        """Whether word from this generation still counts."""
+        return bool(self.generations) and self.current.generation == generation
+
+    @property
+    def step_s(self) -> float | None:
+        return None if self.last is None else self.last.step_s

@@ -1,0 +1,102 @@
+"""Every deadline follows from one knob, the patience: the layers are ordered by construction.
+
+Separate settings for each layer lost: with an outer limit below an inner one the healthy process is
+killed before recovery can act, and nobody sets eight numbers consistently.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Durations in seconds. `step_s` is the length of the newest finished step, None before one."""
+
+    patience_s: float
+
+    @property
+    def silent_s(self) -> float:
+        """A node or worker without a sign of life for this long is a suspect."""
+        return self.patience_s
+
+    @property
+    def node_lost_s(self) -> float:
+        return 3 * self.patience_s
+
+    @property
+    def end_s(self) -> float:
+        """After EndWorker: the process counts as dead, whether or not its death was seen."""
+        return 2 * self.patience_s
+
+    @property
+    def form_s(self) -> float:
+        return 10 * self.patience_s
+
+    @property
+    def lease_s(self) -> float:
+        return 40 * self.patience_s
+
+    @property
+    def start_s(self) -> float:
+        return 120 * self.patience_s
+
+    @property
+    def restore_s(self) -> float:
+        return 240 * self.patience_s
+
+    @property
+    def save_s(self) -> float:
+        """The last checkpoint of a run, which nothing else waits for."""
+        return 240 * self.patience_s
+
+    def fence_s(self, step_s: float | None) -> float:
+        return 2 * self.patience_s + self._step_s(step_s)
+
+    def drain_s(self, step_s: float | None) -> float:
+        return 20 * self.patience_s + 2 * self._step_s(step_s)
+
+    def stall_s(self, step_s: float | None) -> float:
+        return 120 * self.patience_s + 10 * self._step_s(step_s)
+
+    def gather_s(self, *, starting: bool) -> float:
+        """How long a mesh that could be larger waits after a worker became ready."""
+        return (40 if starting else 10) * self.patience_s
+
+    def beat_s(self, num_nodes: int) -> float:
+        """Interval of an agent's beats: the controller hears at most 1,000 a second."""
+        return max(self.patience_s / 4, num_nodes / 1000)
+
+    def _step_s(self, step_s: float | None) -> float:
+        # A first step is slow and of unknown length: its worker must not be killed for that.
+        return 10 * self.patience_s if step_s is None else step_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Deadlines:
+    """What the controller waits for, as moments on its clock.
+
+    All starts last equally long, and so do all ends: the first entry is the earliest.
+    """
+
+    phase_s: float | None = None
+    gather_s: float | None = None
+    starting: dict[str, float] = field(default_factory=dict)
+    ending: dict[str, float] = field(default_factory=dict)
+
+    def earliest_s(self) -> float | None:
+        first = [next(iter(due.values())) for due in (self.starting, self.ending) if due]
+        first += [due_s for due_s in (self.phase_s, self.gather_s) if due_s is not None]
+        return min(first, default=None)
+
+    def forget(self, worker: str) -> None:
+        self.starting.pop(worker, None)
+        self.ending.pop(worker, None)
+
+
+def expired(due: dict[str, float], now_s: float) -> list[str]:
+    """The names whose moment has come, earliest first."""
+    names = []
+    for name, due_s in due.items():
+        if due_s > now_s:
+            break
+        names.append(name)
+    return names

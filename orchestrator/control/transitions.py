@@ -1,0 +1,208 @@
+"""How one mesh ends and the next begins: fence or drain, settle, decide, form."""
+
+from remesh.orchestrator.control.commands import Drain, Fence, Form
+from remesh.orchestrator.control.generations import Fault, Generation
+from remesh.orchestrator.control.membership import Worker, WorkerState
+from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.records import Member
+from remesh.orchestrator.control.recovery import Decision, decide_restore
+from remesh.orchestrator.control.turn import Turn
+from remesh.parallel.layout import Layout
+
+
+def fence(turn: Turn, sign: str) -> None:
+    """Every member leaves the generation now; what it was about to do is abandoned."""
+    note_sign(turn, sign)
+    leave(turn, sign)
+
+
+def leave(turn: Turn, cause: str) -> None:
+    state = turn.state
+    if state.phase is not Phase.FENCING:
+        reason = f"leaving generation {state.current.generation}: {cause}"
+        turn.move(Phase.FENCING, reason=reason, within_s=turn.timers.fence_s(state.step_s))
+        turn.say(reason)
+        workers = reachable(turn)
+        if workers:
+            heard_step = state.current.heard_step
+            generation = state.current.generation
+            turn.do(Fence(generation=generation, workers=workers, heard_step=heard_step))
+    settle_if_parked(turn)
+
+
+def note_sign(turn: Turn, sign: str) -> Fault:
+    state = turn.state
+    state.fault = state.fault or Fault(first_sign_s=turn.now_s)
+    state.fault.signs.append(sign)
+    return state.fault
+
+
+def drain(turn: Turn, *, save: bool, reason: str) -> None:
+    """Every member leaves the generation at the next step boundary that they agree on."""
+    state = turn.state
+    current = state.current
+    current.saving = save
+    turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    turn.do(
+        Drain(
+            generation=current.generation,
+            workers=reachable(turn),
+            save=save,
+            heard_step=current.heard_step,
+        )
+    )
+
+
+def settle_if_parked(turn: Turn) -> None:
+    """Goes on once no member trains any more, and what was to be saved is saved."""
+    state = turn.state
+    if state.phase not in (Phase.FENCING, Phase.DRAINING) or state.current.unparked:
+        return
+    saved_step = state.checkpoints.newest_step
+    if saved_step is not None and saved_step >= turn.options.steps:
+        turn.end(Phase.FINISHED, f"all {turn.options.steps} steps are done and saved")
+        return
+    if state.phase is Phase.FENCING:
+        _settle_fenced(turn)
+    elif state.step >= turn.options.steps:
+        return
+    elif not state.current.saving:
+        form_or_wait(turn)
+    elif saved_step is not None and saved_step >= state.step:
+        end_stopped(turn)
+
+
+def end_stopped(turn: Turn) -> None:
+    saved_step = turn.state.checkpoints.newest_step
+    saved = "nothing is saved" if saved_step is None else f"saved at step {saved_step}"
+    turn.end(Phase.STOPPED, f"{turn.state.stop_reason}; {saved}")
+
+
+def form_or_wait(turn: Turn) -> None:
+    """Forms from who is there, or waits for enough workers."""
+    state, options = turn.state, turn.options
+    if state.roster.num_idle >= options.min_workers:
+        _form(turn)
+        return
+    turn.move(Phase.WAITING, reason=waiting_reason(turn), within_s=options.wait_limit_s)
+    turn.say(state.reason)
+
+
+def waiting_reason(turn: Turn) -> str:
+    have, need = turn.state.roster.num_idle, turn.options.min_workers
+    return f"waiting for workers: have {have}, need {need}"
+
+
+def over_budget(turn: Turn) -> bool:
+    """Ends the run if it has failed too often."""
+    budget, limit = turn.state.budget, turn.options.max_failures
+    if budget.failures <= limit:
+        return False
+    reason = f"{budget.failures} failures, more than elastic.max_failures={limit}; the last: "
+    turn.end(Phase.FAILED, reason + budget.cause)
+    return True
+
+
+def _settle_fenced(turn: Turn) -> None:
+    state = turn.state
+    fault = state.fault
+    assert fault is not None
+    if state.stop_reason:
+        end_stopped(turn)
+        return
+    if not fault.losses and not state.current.has_steps:
+        state.budget.count_empty_try(fault.cause, state.step)
+        if over_budget(turn):
+            return
+    form_or_wait(turn)
+
+
+def _form(turn: Turn) -> None:
+    state, options = turn.state, turn.options
+    members = _members(turn)
+    checkpoints = state.checkpoints
+    decision = decide_restore(members, checkpoints.good, checkpoints.avoid)
+    if decision is None:
+        avoided = ", ".join(sorted(checkpoints.avoid))
+        turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
+        return
+    life = _next_generation(turn, members, decision)
+    state.last_generation = life.generation
+    state.generations.append(life)
+    state.step = life.from_step
+    state.fault = None
+    state.lineage.begin(life.generation, life.from_step)
+    checkpoints.begin(life.generation, frozenset(life.unparked), life.from_step)
+    for member in members:
+        worker = state.roster.workers[member.worker]
+        state.roster.move(worker, WorkerState.MEMBER)
+        worker.held = None
+    turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
+    state.deadlines.gather_s = None
+    turn.say(f"generation {life.generation}: dp={life.layout.dp} {life.reason}")
+    turn.do(
+        Form(
+            generation=life.generation,
+            layout=life.layout,
+            members=members,
+            restore=life.restore,
+            from_step=life.from_step,
+        )
+    )
+    assert len(members) <= options.max_dp
+
+
+def _next_generation(turn: Turn, members: tuple[Member, ...], decision: Decision) -> Generation:
+    state = turn.state
+    names = {member.worker for member in members}
+    start = f"from step {decision.from_step} {decision.reason}"
+    return Generation(
+        generation=state.last_generation + 1,
+        layout=Layout(dp=len(members)),
+        members=members,
+        restore=decision.restore,
+        from_step=decision.from_step,
+        reason=f"{start}: {_why(turn, names)}",
+        lost_steps=max(0, state.step - decision.from_step) if state.generations else 0,
+        asked_s=turn.now_s,
+        fault=state.fault,
+        unformed=set(names),
+        unrestored=set(names),
+        unparked=set(names),
+        heard_step=decision.from_step,
+    )
+
+
+def _why(turn: Turn, names: set[str]) -> str:
+    state = turn.state
+    if not state.generations:
+        return "first start"
+    joined = sorted(names - {member.worker for member in state.current.members})
+    joining = f"; {', '.join(joined)} joined" if joined else ""
+    if state.fault is not None:
+        return state.fault.cause + joining
+    return state.reason + joining
+
+
+def _members(turn: Turn) -> tuple[Member, ...]:
+    """The next mesh. State from an abandoned timeline counts as none."""
+    state = turn.state
+
+    def held_step(worker: Worker) -> int:
+        if worker.held is None or not state.lineage.holds(*worker.held):
+            return -1
+        return worker.held[1]
+
+    chosen = state.roster.choose(turn.options.max_dp, held_step, state.last_generation)
+    steps = [held_step(worker) for worker in chosen]
+    return tuple(
+        Member(worker=worker.name, node=worker.node, rank=rank, at_step=None if step < 0 else step)
+        for rank, (worker, step) in enumerate(zip(chosen, steps, strict=True))
+    )
+
+
+def reachable(turn: Turn) -> tuple[str, ...]:
+    """The members that may still train and are not being killed."""
+    workers = turn.state.roster.workers
+    unparked = turn.state.current.unparked
+    return tuple(sorted(name for name in unparked if workers[name].state is WorkerState.MEMBER))

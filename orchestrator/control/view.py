@@ -1,0 +1,94 @@
+"""A frozen picture of a run for status, events and reports."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.generations import GenerationReport, report
+from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.phases import ENDED
+from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.state import State
+from remesh.parallel.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """`rank` is None outside of a mesh."""
+
+    worker: str
+    node: str
+    pid: int
+    state: str
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    node: str
+    slots: int
+    workers: int
+    domain: str
+    head: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """`reason` says why the phase is what it is. `layout` is None before the first mesh."""
+
+    phase: str
+    ended: bool
+    reason: str
+    generation: int
+    step: int
+    steps: int
+    last: StepRecord | None
+    layout: Layout | None
+    workers: tuple[WorkerView, ...]
+    nodes: tuple[NodeView, ...]
+    generations: tuple[GenerationReport, ...]
+    failures: int
+    committed_step: int | None
+    deadline_s: float | None
+
+
+def view_of(options: Options, state: State) -> View:
+    return View(
+        phase=state.phase.value,
+        ended=state.phase in ENDED,
+        reason=state.reason,
+        generation=state.last_generation,
+        step=state.step,
+        steps=options.steps,
+        last=state.last,
+        layout=state.current.layout if state.generations else None,
+        workers=_workers(state),
+        nodes=tuple(
+            NodeView(
+                node=node.name,
+                slots=node.slots,
+                workers=node.num_workers,
+                domain=node.domain,
+                head=node.head,
+            )
+            for node in state.roster.nodes.values()
+        ),
+        generations=tuple(report(life) for life in state.generations),
+        failures=state.budget.total,
+        committed_step=state.checkpoints.newest_step,
+        deadline_s=state.deadlines.earliest_s(),
+    )
+
+
+def _workers(state: State) -> tuple[WorkerView, ...]:
+    members = state.current.members if state.generations else ()
+    ranks = {member.worker: member.rank for member in members}
+    return tuple(
+        WorkerView(
+            worker=worker.name,
+            node=worker.node,
+            pid=worker.pid,
+            state=worker.state.value,
+            rank=ranks.get(worker.name) if worker.state is WorkerState.MEMBER else None,
+        )
+        for worker in state.roster.workers.values()
+    )
