@@ -1,0 +1,57 @@
+"""`remesh data build`, and the build that a job's first start makes by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from remesh.data.manifest import MANIFEST, Manifest
+from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.job import Job
+from remesh.orchestrator.plan.dataset import check_dataset
+
+TELL_BYTES = 64 << 20
+
+Note = Callable[[str], None]
+
+
+def build_dataset(source: str, out: Path, seq_len: int, note: Note) -> Manifest:
+    """Builds a dataset, or finds it complete, and says so."""
+    from remesh.data.prepare import build  # noqa: PLC0415 - loads pyarrow
+
+    note(f"building {out} from {source}")
+    manifest = build(source, out, seq_len, on_progress=_now_and_then(note))
+    note(
+        f"{out}: {manifest.num_rows:,} rows of {manifest.seq_len} tokens in "
+        f"{len(manifest.shards)} shards, digest {manifest.digest[:16]}"
+    )
+    return manifest
+
+
+def ensure_dataset(job: Job, note: Note) -> None:
+    """Builds the job's dataset where there is none yet.
+
+    Raises: UserError if there is none and the job names no source, or if it does not fit the job.
+    """
+    folder, seq_len = Path(job.data.dir), job.train.seq_len
+    if (folder / MANIFEST).exists():
+        manifest = Manifest.load(folder)
+    elif job.data.source is None:
+        raise UserError(
+            f"no data in {folder}: there is no {MANIFEST}; set data.source, or build it with: "
+            f"remesh data build SOURCE --out {folder} --seq-len {seq_len}"
+        )
+    else:
+        manifest = build_dataset(job.data.source, folder, seq_len, note)
+    check_dataset(job, manifest)
+
+
+def _now_and_then(note: Note) -> Callable[[int, int], None]:
+    """Tells how far a build is, after every 64 MiB that it has read."""
+    next_bytes = TELL_BYTES
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal next_bytes
+        if done_bytes >= next_bytes:
+            next_bytes = done_bytes + TELL_BYTES
+            note(f"{done_bytes / 1e6:.0f} of {total_bytes / 1e6:.0f} MB read")
+
+    return progress

@@ -1,0 +1,57 @@
+"""A run from its start to its end, as the command sees it: poll, show, pass on a wish to stop."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from remesh.orchestrator.run import RunStatus
+
+POLL_S = 0.2
+STOPPING = "stopping at the next step boundary; once more to stop at once"
+
+
+class Run(Protocol):
+    """A started run. `stop` asks for a saved end; `close` ends whatever is left of it."""
+
+    def poll(self) -> RunStatus: ...
+    def stop(self) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+class Display(Protocol):
+    def show(self, status: RunStatus) -> None: ...
+    def note(self, text: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class Wish(Protocol):
+    """The first signal that asked for an end, None as long as nobody did."""
+
+    signal_number: int | None
+
+
+def drive(
+    run: Run, display: Display, wish: Wish, *, wait: Callable[[float], None] = time.sleep
+) -> RunStatus:
+    """The last status of a run that has ended. The first wish to stop is passed on once."""
+    passed_on = False
+    while not (status := run.poll()).ended:
+        display.show(status)
+        if wish.signal_number is not None and not passed_on:
+            passed_on = True
+            display.note(STOPPING)
+            run.stop()
+        wait(POLL_S)
+    display.show(status)
+    return status
+
+
+def exit_code(status: str, signal_number: int | None) -> int:
+    """0 finished, 3 failed or stopped by somebody else, 130 interrupted, 143 terminated."""
+    if status == "finished":
+        return 0
+    if status == "stopped" and signal_number is not None:
+        return 128 + signal_number
+    return 128 + signal.SIGTERM if status == "preempted" else 3

@@ -1,0 +1,200 @@
+"""The `remesh` command: its options, and the exit code and line that an error ends in.
+
+0 finished, 2 user error, 3 failed, 4 unreachable, 130 interrupted, 143 terminated.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import remesh
+from remesh.data.errors import DataError
+from remesh.orchestrator.errors import RemeshError, UserError
+from remesh.parallel.errors import CheckpointError, LayoutError
+
+RUN_EXAMPLES = """\b
+Examples:
+remesh run examples/tiny.toml
+remesh run examples/tiny.toml --set train.steps=200
+remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report r.json
+"""
+STATUS_EXAMPLES = """\b
+Examples:
+remesh status
+remesh status runs/tiny --json
+"""
+EVENTS_EXAMPLES = """\b
+Examples:
+remesh events examples/tiny.toml
+remesh events runs/tiny --json
+"""
+BUILD_EXAMPLES = """\b
+Examples:
+remesh data build python-stdlib --out runs/data/python-stdlib-128 --seq-len 128
+remesh data build texts/ --out runs/data/texts --seq-len 1024
+"""
+
+app = typer.Typer(
+    name="remesh",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Build datasets.", rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RunTarget = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN_DIR|JOB", help="A run's folder or its job file; default: the newest run."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Trains large language models on a Ray cluster that changes under it."""
+    if version:
+        typer.echo(f"remesh {remesh.__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog=RUN_EXAMPLES)
+def run(  # noqa: PLR0913 - each parameter is an option of the command
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Nodes of the local cluster [default: 2].")
+    ] = None,
+    workers_per_node: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Workers on each of them [default: 2].")
+    ] = None,
+    kill: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT@STEP", help="Kill a worker or a node as a step begins."),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report of the run as JSON.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
+    ] = False,
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster instead of a local one.")
+    ] = None,
+) -> int:
+    """Train a job to its end, or take up its run where it stopped.
+
+    Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once.
+    """
+    from remesh.cli.run import RunRequest, run_job  # noqa: PLC0415 - keeps --help fast
+
+    return run_job(
+        RunRequest(
+            job=job,
+            overrides=overrides or (),
+            nodes=nodes,
+            workers_per_node=workers_per_node,
+            kills=kill or (),
+            report=report,
+            fresh=fresh,
+            address=address,
+        )
+    )
+
+
+@app.command(epilog=STATUS_EXAMPLES)
+def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
+    """Show where a run stands: phase, mesh, generations and why each began."""
+    from remesh.actors.status import read_status  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.status import print_json, run_dir_of, show_status  # noqa: PLC0415
+
+    found = read_status(run_dir_of(target))
+    if as_json:
+        print_json(found)
+    else:
+        show_status(_console(), found)
+    return 0
+
+
+@app.command(epilog=EVENTS_EXAMPLES)
+def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
+    """List what happened in a run, oldest first."""
+    from remesh.actors.status import read_events  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.status import print_json, run_dir_of, show_events  # noqa: PLC0415
+
+    found = read_events(run_dir_of(target))
+    if as_json:
+        print_json(found)
+    else:
+        show_events(_console(), found)
+    return 0
+
+
+@data_app.command("build", epilog=BUILD_EXAMPLES)
+def build(
+    source: Annotated[
+        str,
+        typer.Argument(help='A folder, a text or JSON-lines file, or "python-stdlib".'),
+    ],
+    *,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset's folder.")],
+    seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a training sequence.")],
+) -> int:
+    """Build a dataset of fixed-length rows out of text."""
+    from remesh.cli.datasets import build_dataset  # noqa: PLC0415 - keeps --help fast
+
+    build_dataset(source, out, seq_len, typer.echo)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; an error is one line on standard error and an exit code."""
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        return app(args=args, prog_name="remesh", standalone_mode=False) or 0
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the user gets a line
+        if os.environ.get("REMESH_TRACEBACK"):
+            traceback.print_exception(error)
+        text, code = _explain(error)
+        sys.stderr.write(f"remesh: {' '.join(text.split())}\n")
+        return code
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The line for the user and the exit code."""
+    match error:
+        case RemeshError():
+            return str(error), error.exit_code
+        case DataError() | LayoutError() | CheckpointError():
+            return str(error), UserError.exit_code
+        case typer.TyperException():
+            return f"{error.format_message()} (remesh --help)", UserError.exit_code
+        case OSError():
+            return str(error), RemeshError.exit_code
+        case _:
+            bug = "a bug in remesh; REMESH_TRACEBACK=1 shows where"
+            return f"{type(error).__name__}: {error} ({bug})", RemeshError.exit_code
+
+
+def _console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
+
+    return Console()

@@ -1,0 +1,124 @@
+"""`remesh run`: start a job, or take up its run, and stay until it ends."""
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from remesh.cli.datasets import ensure_dataset
+from remesh.cli.drive import Display, Run, Wish, drive, exit_code
+from remesh.cli.interrupts import Interrupts
+from remesh.cli.progress import open_display
+from remesh.data.durable import durable_file
+from remesh.orchestrator.errors import RemeshError, UserError
+from remesh.orchestrator.faults import check_kills, parse_kill
+from remesh.orchestrator.job import Job, load_job
+from remesh.orchestrator.plan.planner import plan
+from remesh.orchestrator.run import RunOptions, RunStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What stood on the command line. `nodes` and `workers_per_node` are None where left out."""
+
+    job: Path
+    overrides: Sequence[str] = ()
+    nodes: int | None = None
+    workers_per_node: int | None = None
+    kills: Sequence[str] = ()
+    report: Path | None = None
+    fresh: bool = False
+    address: str | None = None
+
+
+def run_job(request: RunRequest) -> int:
+    """The exit code of a run, once it has ended."""
+    job = load_job(request.job, request.overrides)
+    options = run_options(request, job)
+    with closing(open_display(Console())) as display:
+        _introduce(job, options, display)
+        if request.report is not None:
+            _prepare_report(request.report)
+        ensure_dataset(job, display.note)
+        from remesh.actors.submit import start_run  # noqa: PLC0415 - loads ray: 1 s
+
+        with closing(start_run(job, options)) as run, Interrupts() as wish:
+            return follow(run, display, wish, request.report)
+
+
+def run_options(request: RunRequest, job: Job) -> RunOptions:
+    """How to start the run. Raises: UserError if the options do not go together."""
+    if request.address is not None and (request.nodes or request.workers_per_node):
+        raise UserError(
+            "--nodes and --workers-per-node shape the cluster that is started here; "
+            "with --address the cluster is there already, so leave them out"
+        )
+    defaults = RunOptions()
+    kills = tuple(parse_kill(text) for text in request.kills)
+    options = RunOptions(
+        nodes=request.nodes or defaults.nodes,
+        workers_per_node=request.workers_per_node or defaults.workers_per_node,
+        kills=kills,
+        fresh=request.fresh,
+        address=request.address,
+    )
+    check_kills(kills, steps=job.train.steps, nodes=options.nodes, address=options.address)
+    return options
+
+
+def follow(run: Run, display: Display, wish: Wish, report: Path | None) -> int:
+    """Drives a run to its end, writes the report, and gives the exit code."""
+    try:
+        status = drive(run, display, wish)
+    except KeyboardInterrupt:
+        display.note("stopped at once; the run can be taken up at its last checkpoint")
+        return 128 + (wish.signal_number or signal.SIGINT)
+    if report is not None:
+        write_report(report, run.report())
+        display.note(f"report: {report}")
+    display.note(_last_words(status))
+    return exit_code(status.status, wish.signal_number)
+
+
+def _introduce(job: Job, options: RunOptions, display: Display) -> None:
+    """Says what is about to start. Raises: UserError if the workers are too few for the job."""
+    if options.address is not None:
+        display.note(f"{job.run_dir} on the cluster at {options.address}")
+        return
+    display.note(
+        f"{job.run_dir} on {options.nodes} local nodes with room for {options.workers_per_node} "
+        f"workers each"
+    )
+    for reason in plan(job, options.nodes * options.workers_per_node).reasons:
+        display.note(reason)
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """The report as JSON, whole or not at all."""
+    try:
+        with durable_file(path) as file:
+            file.write(json.dumps(report, indent=1).encode() + b"\n")
+    except OSError as error:
+        raise RemeshError(f"the report {path} could not be written: {error.strerror}") from None
+
+
+def _prepare_report(path: Path) -> None:
+    """Finds out before the run whether its report can be written, and drops an older one."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"--report {path}: cannot be written: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"--report {path}: the folder {path.parent} is read-only")
+
+
+def _last_words(status: RunStatus) -> str:
+    loss = "" if status.loss is None else f", loss {status.loss:.4f}"
+    return f"{status.status} at step {status.step}{loss}: {status.reason}"

@@ -1,0 +1,156 @@
+from pathlib import Path
+
+import pytest
+
+from remesh.data.manifest import Manifest
+from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.job import Job, load_job
+from remesh.orchestrator.job_tables import ModelTable, ParallelTable
+from remesh.orchestrator.plan.dataset import check_dataset
+from remesh.orchestrator.plan.legality import degree_problems
+from remesh.orchestrator.plan.planner import plan
+from remesh.parallel.layout import Layout
+
+TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
+
+
+def tiny(*overrides: str) -> Job:
+    return load_job(TINY, overrides)
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        tiny(*overrides)
+    return str(caught.value)
+
+
+def batch(global_batch: int, microbatch: int, dp: int) -> list[str]:
+    return [
+        f"train.global_batch={global_batch}",
+        f"train.microbatch={microbatch}",
+        f"parallel.dp={dp}",
+        "elastic.max_workers=8",
+    ]
+
+
+def test_a_batch_that_multiplies_out_is_dealt_evenly():
+    found = plan(tiny(*batch(256, 4, 8)), 8)
+    assert found.layout == Layout(dp=8)
+    assert {leaves * found.microbatches_per_leaf for leaves in found.leaves} == {8}
+    assert found.efficiency == 1.0
+
+
+def test_a_batch_that_does_not_multiply_out_is_refused_with_all_numbers():
+    assert "250 is not a multiple of train.microbatch = 4; use 248 or 252" in refusal(
+        *batch(250, 4, 8)
+    )
+    few = refusal(*batch(32, 8, 8))
+    assert "32 in microbatches of 8 makes 4, too few for parallel.dp = 8 replicas" in few
+    assert "use at most 4 replicas, or a train.microbatch of at most 4" in few
+    assert "makes 12, which parallel.dp = 8 does not divide; use one of 1, 2, 3, 4, 6, 12" in (
+        refusal(*batch(24, 2, 8))
+    )
+
+
+def test_a_microbatch_larger_than_the_batch_is_refused_with_what_works():
+    assert "use 8, or another microbatch" in refusal(*batch(4, 8, 1))
+
+
+def test_more_workers_than_microbatches_are_refused_by_the_key_that_says_so():
+    assert "too few for elastic.max_workers = 13" in refusal("elastic.max_workers=13")
+    assert "too few for parallel.dp = 13" in refusal("parallel.dp=13", "elastic.max_workers=13")
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_every_leaf_is_dealt_at_any_number_of_workers(workers):
+    job = tiny("elastic.max_workers=8")
+    found = plan(job, workers)
+    assert found.layout.world_size == workers == len(found.leaves)
+    assert sum(found.leaves) * found.microbatches_per_leaf == job.num_microbatches
+    assert min(found.leaves) >= 1
+
+
+def test_the_plan_says_who_stays_spare_and_what_is_missing():
+    assert plan(tiny(), 4).reasons == ("dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient",)
+    assert "2 workers stay spare: the job has at most 4 replicas" in plan(tiny(), 6).reasons
+    assert "2 replicas fewer than the job would use" in plan(tiny(), 2).reasons
+
+
+def test_too_few_workers_are_refused_with_both_numbers():
+    with pytest.raises(UserError, match=r"2 workers are fewer than elastic.min_workers = 3"):
+        plan(tiny("elastic.min_workers=3"), 2)
+    assert "elastic.min_workers = 5 is above elastic.max_workers = 4" in refusal(
+        "elastic.min_workers=5"
+    )
+    assert "parallel.dp = 8 needs 8 workers and elastic.max_workers = 4" in refusal("parallel.dp=8")
+
+
+def model(num_heads: int, num_kv_heads: int) -> ModelTable:
+    return ModelTable(
+        num_layers=4,
+        width=num_heads * 8,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        ffn_width=32,
+    )
+
+
+def test_a_degree_that_does_not_fit_lists_those_that_would():
+    found = list(degree_problems(ParallelTable(tp=8), model(28, 28)))
+    assert found[0] == (
+        "parallel.tp = 8 does not divide model.num_heads = 28; use one of 1, 2, 4, 7, 14, 28"
+    )
+    found = list(degree_problems(ParallelTable(tp=8), model(32, 4)))
+    assert found[0] == (
+        "parallel.tp = 8 does not divide model.num_kv_heads = 4; use one of 1, 2, 4"
+    )
+    found = list(degree_problems(ParallelTable(pp=5), model(4, 4)))
+    assert found[0].endswith("model.num_layers = 4; use at most 4")
+    assert list(degree_problems(ParallelTable(), model(4, 4))) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "technique"),
+    [
+        ("tp=2", "tensor parallelism"),
+        ("pp=2", "pipeline parallelism"),
+        ("cp=2", "context parallelism"),
+        ("ep=2", "expert parallelism"),
+        ("zero=1", "sharded optimizer states"),
+    ],
+)
+def test_techniques_that_are_not_there_are_refused_by_name(key, technique):
+    text = refusal(f"parallel.{key}")
+    assert f"parallel.{key.replace('=', ' = ')}: {technique}" in text
+    assert "not available in this version" in text
+
+
+def test_losing_the_same_bits_is_not_on_offer():
+    assert "elastic.same_bits = false is not available" in refusal("elastic.same_bits=false")
+
+
+def test_heads_that_do_not_fit_the_width_list_those_that_would():
+    assert "use one of 1, 2, 4, 8, 16, 32, 64" in refusal("model.num_heads=28")
+    assert "model.num_kv_heads = 3 does not divide model.num_heads = 4; use one of 1, 2, 4" in (
+        refusal("model.num_kv_heads=3")
+    )
+
+
+def dataset(row_tokens: int, vocab_size: int) -> Manifest:
+    return Manifest(
+        source="texts",
+        source_digest="0",
+        tokenizer="bytes",
+        vocab_size=vocab_size,
+        row_tokens=row_tokens,
+        num_rows=0,
+        shards=(),
+    )
+
+
+def test_a_dataset_must_fit_the_job():
+    check_dataset(tiny(), dataset(129, 256))
+    with pytest.raises(UserError, match=r"train.seq_len = 256 and the job says 128"):
+        check_dataset(tiny(), dataset(257, 256))
+    with pytest.raises(UserError, match=r"vocabulary of 300 and model.vocab_size = 256"):
+        check_dataset(tiny(), dataset(129, 300))
