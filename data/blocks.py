@@ -86,7 +86,11 @@ class ShardReader:
             self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}; {self.cure}") from None
-        self.notice_changes()
+        try:
+            self.notice_changes()
+        except DataError:
+            self.close()
+            raise
 
     def close(self) -> None:
         if self.is_open:

@@ -35,22 +35,35 @@ class StepDigest:
         return f"{self.high:016x}{self.low:016x}{self.count:08x}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleDigests:
+    """The digest of any run within some consecutive samples, for the price of four look-ups."""
+
+    highs: list[int]
+    lows: list[int]
+
+    @staticmethod
+    def of(first_position: int, rows: Rows) -> "SampleDigests":
+        """Digests of the samples at consecutive positions, whose rows are given."""
+        hashes = np.concatenate(([np.uint64(0)], sample_hashes(first_position, rows)))
+        highs, lows = hashes >> np.uint64(32), hashes & np.uint64(0xFFFFFFFF)
+        return SampleDigests(highs=highs.cumsum().tolist(), lows=lows.cumsum().tolist())
+
+    def between(self, begin: int, end: int) -> StepDigest:
+        high = self.highs[end] - self.highs[begin]
+        return StepDigest(high=high, low=self.lows[end] - self.lows[begin], count=end - begin)
+
+
 def expected_digest(
     step: int, *, global_batch: int, num_rows: int, seed: int, skips: Skips
 ) -> StepDigest:
     """What the digests of all ranks must add up to at a step, without reading any data."""
     positions = batch_positions(step, global_batch=global_batch, skips=skips)
     rows = rows_of(positions.start, positions.stop, num_rows=num_rows, seed=seed)
-    return digest_of(sample_hashes(positions.start, rows))
+    return SampleDigests.of(positions.start, rows).between(0, global_batch)
 
 
 def sample_hashes(first_position: int, rows: Rows) -> Words:
     """A 64-bit hash of (position, row) for each of the rows at consecutive positions."""
     positions = np.arange(first_position, first_position + len(rows), dtype=np.uint64)
     return mix64(mix64(positions + _OFFSET) ^ rows.astype(np.uint64))
-
-
-def digest_of(hashes: Words) -> StepDigest:
-    high = int((hashes >> np.uint64(32)).sum())
-    low = int((hashes & np.uint64(0xFFFFFFFF)).sum())
-    return StepDigest(high=high, low=low, count=len(hashes))

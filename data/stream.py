@@ -12,9 +12,9 @@ import numpy as np
 
 from remesh.data.blocks import ShardReader, Tokens
 from remesh.data.cursor import batch_positions
-from remesh.data.digest import StepDigest, digest_of, sample_hashes
+from remesh.data.digest import SampleDigests, StepDigest
 from remesh.data.manifest import Manifest
-from remesh.data.order import Rows, Words, rows_of
+from remesh.data.order import Rows, rows_of
 from remesh.data.skips import Skips
 
 _WINDOW = 4096
@@ -52,7 +52,7 @@ class Stream:
         """Fill `out`, shape (n, seq_len + 1), with the samples [first, first + n) of a step.
 
         Returns the digest of these samples: what the replicas filled adds up to `expected_digest`.
-        Cost: 2 us a sample; a block is read whole when it is first touched.
+        Cost: about 3 us a sample and 3 us a call; a block is read whole at its first touch.
         Raises: DataError that names the file and the block that is missing, damaged or changed.
         """
         positions = batch_positions(step, global_batch=self._global_batch, skips=self._skips)
@@ -69,7 +69,7 @@ class Stream:
             begin = start + done - window.start
             end = min(len(window.places), begin + len(out) - done)
             self._read(window.places[begin:end], out[done:])
-            digest += digest_of(window.hashes[begin:end])
+            digest += window.digests.between(begin, end)
             done += end - begin
         return digest
 
@@ -102,17 +102,19 @@ class Stream:
                 start, start + self._size, num_rows=self._manifest.num_rows, seed=self._seed
             )
             self._window = _Window(
-                start=start, hashes=sample_hashes(start, rows), places=self._index.places_of(rows)
+                start=start,
+                digests=SampleDigests.of(start, rows),
+                places=self._index.places_of(rows),
             )
         return self._window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """The hashes and places of the samples at a range of positions."""
+    """The digests and places of the samples at a range of positions."""
 
     start: int
-    hashes: Words
+    digests: SampleDigests
     places: list[Place]
 
 

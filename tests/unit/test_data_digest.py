@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remesh.data.digest import StepDigest, digest_of, expected_digest, sample_hashes
+from remesh.data.digest import SampleDigests, StepDigest, expected_digest, sample_hashes
 from remesh.data.order import rows_of
 from remesh.data.skips import Skips, parse_skips
 
@@ -12,7 +12,7 @@ JOB = {"global_batch": 24, "num_rows": 1000, "seed": 5, "skips": Skips()}
 
 
 def digest(first_position, rows):
-    return digest_of(sample_hashes(first_position, np.array(rows, np.int64)))
+    return SampleDigests.of(first_position, np.array(rows, np.int64)).between(0, len(rows))
 
 
 def test_published_vectors():
@@ -55,9 +55,13 @@ def test_skipping_a_batch_moves_the_digests_of_the_steps_behind_it():
 
 
 def test_the_sums_of_the_largest_batch_fit_a_signed_64_bit_all_reduce():
-    hashes = np.full(1 << 16, 2**64 - 1, np.uint64)
-    one = digest_of(hashes)
-    largest = StepDigest(high=one.high << 15, low=one.low << 15, count=one.count << 15)
-    assert largest.count == 1 << 31
+    largest = StepDigest(high=(1 << 31) * (2**32 - 1), low=(1 << 31) * (2**32 - 1), count=1 << 31)
     assert max(largest.high, largest.low) < 1 << 63
     assert len(largest.hex()) == 40
+
+
+def test_a_run_within_a_window_equals_the_run_alone():
+    rows = rows_of(0, 500, num_rows=1000, seed=5)
+    window = SampleDigests.of(0, rows)
+    assert window.between(100, 103) == digest(100, rows[100:103])
+    assert window.between(7, 7) == StepDigest()

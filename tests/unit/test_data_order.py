@@ -1,4 +1,6 @@
 import hashlib
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -132,3 +134,11 @@ def test_a_step_of_a_huge_dataset_costs_no_memory():
 def test_nonsense_is_refused(start, stop, num_rows):
     with pytest.raises(ValueError, match=r"num_rows=0|\[-1, 1\)|\[3, 2\)"):
         rows_of(start, stop, num_rows=num_rows, seed=0)
+
+
+def test_the_pure_files_load_neither_arrow_nor_torch():
+    script = (
+        "import sys; from remesh.data import cursor, digest, manifest, order, skips;"
+        "sys.exit(bool({'pyarrow', 'torch', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

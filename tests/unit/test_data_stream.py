@@ -181,11 +181,13 @@ def test_a_short_shard_names_both_sizes(copied, open_stream):
     path = copied / "shard-00001.arrow"
     size = path.stat().st_size
     os.truncate(path, size - 1)
+    before = num_open_files()
     for use in (Stream.check, lambda stream: filled(stream, 1)):
         with pytest.raises(
             DataError, match=f"{path} has {size - 1} bytes, the manifest says {size};"
         ):
             use(open_stream(copied))
+    assert num_open_files() <= before + 2  # the whole shards, not the short one
 
 
 def test_a_missing_shard_is_named(copied, open_stream):

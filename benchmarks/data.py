@@ -1,0 +1,211 @@
+"""Samples in a shuffled order from local files: Remesh's stream against plain memory maps.
+
+The memory maps verify nothing, keep a permutation of all rows in memory and die of SIGBUS when a
+file is truncated under them; they show what reading costs when none of that matters.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from remesh.data.manifest import Manifest
+from remesh.data.order import rows_of
+from remesh.data.prepare import build
+from remesh.data.skips import Skips
+from remesh.data.stream import Stream
+
+ROW_TOKENS = 2048
+BATCH = 32
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    case: str
+    peer: str
+    remesh: float
+    other: float
+    unit: str
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The same rows as a Remesh dataset and as one plain file."""
+
+    folder: Path
+    plain: Path
+    num_rows: int
+
+    def stream(self) -> Stream:
+        manifest = Manifest.load(self.folder)
+        return Stream(self.folder, manifest, global_batch=BATCH, seed=0, skips=Skips())
+
+    def memory_map(self) -> np.memmap:
+        return np.memmap(self.plain, np.uint16, "r", shape=(self.num_rows, ROW_TOKENS))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller data, in seconds")
+    quick = parser.parse_args().quick
+    with tempfile.TemporaryDirectory() as folder:
+        files = make_files(Path(folder), 8_192 if quick else 51_200)
+        rounds = 3 if quick else 9
+        rows = [
+            *(shuffled(files, rounds, size) for size in (BATCH, 2)),
+            shuffled_arrow(files, rounds),
+            first_batch(files, rounds),
+            order_of_a_step(10**7 if quick else 10**8, 3),
+        ]
+    report(rows)
+
+
+def make_files(folder: Path, num_rows: int) -> Files:
+    text = np.random.default_rng(0).integers(1, 256, num_rows * ROW_TOKENS, np.uint8)
+    (folder / "text.txt").write_bytes(text.tobytes())
+    build(str(folder / "text.txt"), folder / "data", ROW_TOKENS - 1)
+    text.astype(np.uint16).tofile(folder / "plain.bin")
+    return Files(folder=folder / "data", plain=folder / "plain.bin", num_rows=num_rows)
+
+
+def shuffled(files: Files, rounds: int, size: int) -> Row:
+    """One warm epoch, handed out `size` samples a call."""
+    stream, mapped = files.stream(), files.memory_map()
+    permutation = np.random.default_rng(0).permutation(files.num_rows)
+    out = np.empty((size, ROW_TOKENS), np.uint16)
+
+    def by_remesh() -> None:
+        for step in range(1, files.num_rows // BATCH + 1):
+            for first in range(0, BATCH, size):
+                stream.fill(step, first, out)
+
+    def by_memory_map() -> None:
+        for at in range(0, files.num_rows, size):
+            np.take(mapped, permutation[at : at + size], axis=0, out=out, mode="clip")
+
+    ours, theirs = in_turns(by_remesh, by_memory_map, rounds)
+    stream.close()
+    scale = 1e6 / files.num_rows
+    return cost(
+        f"shuffled, {size} a call", "numpy.memmap", ours * scale, theirs * scale, "us/sequence"
+    )
+
+
+def shuffled_arrow(files: Files, rounds: int) -> Row:
+    """The same epoch from the same Arrow files, memory-mapped, with views of all blocks cached."""
+    stream = files.stream()
+    shards = [
+        pa.ipc.open_file(pa.memory_map(str(path))) for path in sorted(files.folder.glob("*.arrow"))
+    ]
+    blocks = [
+        np.frombuffer(batch.column(0).values.buffers()[1], np.uint16).reshape(-1, ROW_TOKENS)
+        for shard in shards
+        for batch in (shard.get_batch(number) for number in range(shard.num_record_batches))
+    ]
+    permutation = np.random.default_rng(0).permutation(files.num_rows)
+    places = np.stack(np.divmod(permutation, len(blocks[0])), axis=1).tolist()
+    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+
+    def by_remesh() -> None:
+        for step in range(1, files.num_rows // BATCH + 1):
+            stream.fill(step, 0, out)
+
+    def by_arrow() -> None:
+        for at in range(0, files.num_rows, BATCH):
+            for number, (block, row) in enumerate(places[at : at + BATCH]):
+                out[number] = blocks[block][row]
+
+    ours, theirs = in_turns(by_remesh, by_arrow, rounds)
+    stream.close()
+    scale = 1e6 / files.num_rows
+    case = f"shuffled, {BATCH} a call"
+    return cost(case, "pyarrow memory map", ours * scale, theirs * scale, "us/sequence")
+
+
+def first_batch(files: Files, rounds: int) -> Row:
+    """Open the data and hand out a first batch; Remesh verifies the blocks that it meets."""
+    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+
+    def by_remesh() -> None:
+        stream = files.stream()
+        stream.check()
+        stream.fill(1, 0, out)
+        stream.close()
+
+    def by_memory_map() -> None:
+        permutation = np.random.default_rng(0).permutation(files.num_rows)
+        np.take(files.memory_map(), permutation[:BATCH], axis=0, out=out, mode="clip")
+
+    ours, theirs = in_turns(by_remesh, by_memory_map, rounds)
+    return cost("start and first batch", "numpy.memmap", ours * 1e3, theirs * 1e3, "ms")
+
+
+def order_of_a_step(num_rows: int, rounds: int) -> Row:
+    """Which rows are one step of a shuffled epoch."""
+    ours, theirs = in_turns(
+        lambda: rows_of(0, BATCH, num_rows=num_rows, seed=0),
+        lambda: np.random.default_rng(0).permutation(num_rows)[:BATCH],
+        rounds,
+    )
+    case = f"order of a step, {num_rows:.0e} rows"
+    return cost(case, "numpy permutation", ours * 1e3, theirs * 1e3, "ms")
+
+
+def in_turns(
+    ours: Callable[[], object], theirs: Callable[[], object], rounds: int
+) -> tuple[float, float]:
+    """Median CPU seconds of both, measured in turns after one round to warm up."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds + 1):
+        for run, seconds in zip((ours, theirs), times, strict=True):
+            start = time.process_time()
+            run()
+            if number > 0:
+                seconds.append(time.process_time() - start)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def cost(case: str, peer: str, ours: float, theirs: float, unit: str) -> Row:
+    return Row(
+        case=case,
+        peer=peer,
+        remesh=round(ours, 3),
+        other=round(theirs, 3),
+        unit=unit,
+        ratio=round(theirs / ours, 3),
+    )
+
+
+def report(rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(
+            f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
+            f" {row.ratio:9.2f} x  {row.peer}"
+        )
+    commit = ["git", "rev-parse", "--short", "HEAD"]
+    result = {
+        "benchmark": "data",
+        "commit": subprocess.run(
+            commit, capture_output=True, text=True, check=False
+        ).stdout.strip(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "rows": [asdict(row) for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "data.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
