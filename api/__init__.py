@@ -3,7 +3,6 @@
 Names are loaded at first use: workers import `remesh.parallel` without paying for the job file.
 """
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ def __getattr__(name: str) -> Any:
 
             return getattr(job, name)
         case "__version__":
+            from importlib.metadata import version  # noqa: PLC0415
+
             return version("remesh")
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

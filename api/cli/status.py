@@ -46,15 +46,9 @@ def show_status(console: Console, status: Mapping[str, Any]) -> None:
 
 
 def show_events(console: Console, events: Iterable[Mapping[str, Any]]) -> None:
-    """A line for each event, the moment first."""
+    """A line for each event. A moment and a sentence speak for themselves, all else has its key."""
     for event in events:
-        moments = [_cell(key, value) for key, value in event.items() if _is_moment(key, value)]
-        rest = [
-            f"{_words(key)}={_cell(key, value)}"
-            for key, value in event.items()
-            if not _is_moment(key, value)
-        ]
-        _print(console, "  ".join(moments + rest))
+        _print(console, "  ".join(_part(key, value) for key, value in event.items()))
 
 
 def print_json(value: Any) -> None:
@@ -77,6 +71,11 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         table.add_row(*(escape(_cell(key, row.get(key))) for key in columns))
     return table
+
+
+def _part(key: str, value: Any) -> str:
+    bare = key == "text" or _is_moment(key, value)
+    return _cell(key, value) if bare else f"{_words(key)}={_cell(key, value)}"
 
 
 def _cell(key: str, value: Any) -> str:  # noqa: PLR0911 - a line for each shape

@@ -72,17 +72,17 @@ def test_a_status_is_lines_for_values_and_tables_for_lists(capsys):
     ]
 
 
-def test_an_event_is_a_line_with_the_moment_first(capsys):
+def test_an_event_is_a_line(capsys):
     show_events(
         wide(),
         [
-            {"kind": "WorkerLost", "at_s": MOMENT_S, "cause": "killed [9]"},
-            {"kind": "StepsDone", "at_s": MOMENT_S, "records": [{"step": 1}, {"step": 2}]},
+            {"at_s": MOMENT_S, "text": "w3 lost: killed [9]"},
+            {"at_s": MOMENT_S, "kind": "StepsDone", "records": [{"step": 1}, {"step": 2}]},
         ],
     )
     moment = time.strftime("%H:%M:%S", time.localtime(MOMENT_S))
     assert capsys.readouterr().out.splitlines() == [
-        f"{moment}  kind=WorkerLost  cause=killed [9]",
+        f"{moment}  w3 lost: killed [9]",
         f"{moment}  kind=StepsDone  records=2",
     ]
 

@@ -1,9 +1,12 @@
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+import remesh
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job, fingerprint_difference, load_job, parse_job
 
@@ -137,6 +140,16 @@ def test_an_explicit_horizon_is_kept_and_so_is_compared():
     assert fingerprint_difference(prints, other.fingerprint("d")) == (
         "train.lr_steps was 100 and is 90"
     )
+
+
+def test_the_package_offers_the_job_and_loads_it_late():
+    assert remesh.Job is Job
+    assert remesh.load_job is load_job
+    with pytest.raises(AttributeError, match="'remesh' has no attribute 'nothing'"):
+        remesh.nothing  # noqa: B018 - the access is the point
+    code = "import sys, remesh; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_what_may_change_the_bits_stands_in_the_bit_key():
