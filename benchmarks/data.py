@@ -1,7 +1,8 @@
-"""Samples in a shuffled order from local files: Remesh's stream against plain memory maps.
+"""Samples in a shuffled order from local files: Remesh's stream against memory maps.
 
 The memory maps verify nothing, keep a permutation of all rows in memory and die of SIGBUS when a
-file is truncated under them; they show what reading costs when none of that matters.
+file is truncated under them. Bare, they show what reading costs when none of that matters; behind
+torch's DataLoader they are what a training script commonly uses.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from remesh.data.manifest import Manifest
 from remesh.data.order import rows_of
@@ -27,6 +30,7 @@ from remesh.data.stream import Stream
 
 ROW_TOKENS = 2048
 BATCH = 32
+Run = Callable[[], object]
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -64,8 +68,10 @@ def main() -> None:
         files = make_files(Path(folder), 8_192 if quick else 51_200)
         rounds = 3 if quick else 9
         rows = [
-            *(shuffled(files, rounds, size) for size in (BATCH, 2)),
-            shuffled_arrow(files, rounds),
+            shuffled(files, rounds, BATCH, "numpy.memmap"),
+            shuffled(files, rounds, 2, "numpy.memmap"),
+            shuffled(files, rounds, BATCH, "pyarrow memory map"),
+            shuffled(files, rounds, BATCH, "torch DataLoader"),
             first_batch(files, rounds),
             order_of_a_step(10**7 if quick else 10**8, 3),
         ]
@@ -80,32 +86,40 @@ def make_files(folder: Path, num_rows: int) -> Files:
     return Files(folder=folder / "data", plain=folder / "plain.bin", num_rows=num_rows)
 
 
-def shuffled(files: Files, rounds: int, size: int) -> Row:
+def shuffled(files: Files, rounds: int, size: int, peer: str) -> Row:
     """One warm epoch, handed out `size` samples a call."""
-    stream, mapped = files.stream(), files.memory_map()
-    permutation = np.random.default_rng(0).permutation(files.num_rows)
+    epochs = {
+        "numpy.memmap": epoch_of_a_memory_map,
+        "pyarrow memory map": epoch_of_arrow,
+        "torch DataLoader": epoch_of_a_loader,
+    }
+    stream = files.stream()
     out = np.empty((size, ROW_TOKENS), np.uint16)
 
-    def by_remesh() -> None:
+    def epoch() -> None:
         for step in range(1, files.num_rows // BATCH + 1):
             for first in range(0, BATCH, size):
                 stream.fill(step, first, out)
 
-    def by_memory_map() -> None:
+    ours, theirs = in_turns(epoch, epochs[peer](files, size), rounds)
+    stream.close()
+    scale = 1e6 / files.num_rows
+    return cost(f"shuffled, {size} a call", peer, ours * scale, theirs * scale, "us/sequence")
+
+
+def epoch_of_a_memory_map(files: Files, size: int) -> Run:
+    mapped, out = files.memory_map(), np.empty((size, ROW_TOKENS), np.uint16)
+    permutation = np.random.default_rng(0).permutation(files.num_rows)
+
+    def epoch() -> None:
         for at in range(0, files.num_rows, size):
             np.take(mapped, permutation[at : at + size], axis=0, out=out, mode="clip")
 
-    ours, theirs = in_turns(by_remesh, by_memory_map, rounds)
-    stream.close()
-    scale = 1e6 / files.num_rows
-    return cost(
-        f"shuffled, {size} a call", "numpy.memmap", ours * scale, theirs * scale, "us/sequence"
-    )
+    return epoch
 
 
-def shuffled_arrow(files: Files, rounds: int) -> Row:
-    """The same epoch from the same Arrow files, memory-mapped, with views of all blocks cached."""
-    stream = files.stream()
+def epoch_of_arrow(files: Files, size: int) -> Run:
+    """The same Arrow files, memory-mapped, with views of all blocks cached."""
     shards = [
         pa.ipc.open_file(pa.memory_map(str(path))) for path in sorted(files.folder.glob("*.arrow"))
     ]
@@ -116,22 +130,36 @@ def shuffled_arrow(files: Files, rounds: int) -> Row:
     ]
     permutation = np.random.default_rng(0).permutation(files.num_rows)
     places = np.stack(np.divmod(permutation, len(blocks[0])), axis=1).tolist()
-    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+    out = np.empty((size, ROW_TOKENS), np.uint16)
 
-    def by_remesh() -> None:
-        for step in range(1, files.num_rows // BATCH + 1):
-            stream.fill(step, 0, out)
-
-    def by_arrow() -> None:
-        for at in range(0, files.num_rows, BATCH):
-            for number, (block, row) in enumerate(places[at : at + BATCH]):
+    def epoch() -> None:
+        for at in range(0, files.num_rows, size):
+            for number, (block, row) in enumerate(places[at : at + size]):
                 out[number] = blocks[block][row]
 
-    ours, theirs = in_turns(by_remesh, by_arrow, rounds)
-    stream.close()
-    scale = 1e6 / files.num_rows
-    case = f"shuffled, {BATCH} a call"
-    return cost(case, "pyarrow memory map", ours * scale, theirs * scale, "us/sequence")
+    return epoch
+
+
+def epoch_of_a_loader(files: Files, size: int) -> Run:
+    """A shuffling DataLoader over the memory map, in the same process."""
+    loader = DataLoader(MappedRows(files.memory_map()), size, shuffle=True)
+
+    def epoch() -> None:
+        for _ in loader:
+            pass
+
+    return epoch
+
+
+class MappedRows(Dataset[torch.Tensor]):
+    def __init__(self, mapped: np.memmap) -> None:
+        self.mapped = mapped
+
+    def __len__(self) -> int:
+        return len(self.mapped)
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.mapped[row]))
 
 
 def first_batch(files: Files, rounds: int) -> Row:
@@ -163,9 +191,7 @@ def order_of_a_step(num_rows: int, rounds: int) -> Row:
     return cost(case, "numpy permutation", ours * 1e3, theirs * 1e3, "ms")
 
 
-def in_turns(
-    ours: Callable[[], object], theirs: Callable[[], object], rounds: int
-) -> tuple[float, float]:
+def in_turns(ours: Run, theirs: Run, rounds: int) -> tuple[float, float]:
     """Median CPU seconds of both, measured in turns after one round to warm up."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):

@@ -60,10 +60,6 @@ class Manifest:
         return self.row_tokens - 1
 
     @property
-    def num_tokens(self) -> int:
-        return self.num_rows * self.row_tokens
-
-    @property
     def digest(self) -> str:
         """SHA-256 of everything that decides what a reader gets, as 64 hexadecimal digits."""
         content = {

@@ -49,8 +49,9 @@ def test_the_rows_are_the_documents_end_to_end(folder, tmp_path):
     manifest = build(str(folder), out, SEQ_LEN)
     files = [folder / "a.md", folder / "b.txt", folder / "sub" / "c.py"]
     text = b"".join(file.read_bytes() + b"\0" for file in files)
-    assert text_of(out, manifest) == text[: manifest.num_tokens]
-    assert len(text) - manifest.num_tokens < manifest.row_tokens
+    num_tokens = manifest.num_rows * manifest.row_tokens
+    assert text_of(out, manifest) == text[:num_tokens]
+    assert len(text) - num_tokens < manifest.row_tokens
     assert Manifest.load(out) == manifest
     assert all(shard.size_bytes == (out / shard.file).stat().st_size for shard in manifest.shards)
 
