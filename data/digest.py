@@ -1,9 +1,10 @@
 """A sum over (position, row) that shows whether a step consumed exactly its own samples.
 
-Each sample is hashed together with its position; the digest adds the hashes, so ranks add up their
-parts in any cut and order, and a lost, repeated or exchanged sample changes the sum. The upper and
-lower 32 bits are added apart: up to 2^31 samples a step fit into int64, which a plain all-reduce
-can carry.
+A sample's hash is mix64(mix64(position + 0x9E3779B97F4A7C15) ^ row), with the mix64 of the order
+and sums that wrap at 2^64; its published vectors stand in a test. The digest adds the hashes, so
+ranks add up their parts in any cut and order, and a lost, repeated or exchanged sample changes the
+sum. The upper and lower 32 bits are added apart: up to 2^31 samples a step fit into int64, which a
+plain all-reduce can carry.
 """
 
 from dataclasses import dataclass

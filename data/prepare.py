@@ -191,5 +191,5 @@ def _writable(out_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot write {out_dir}: {error.strerror}; make room there or give another folder"
+            f"cannot write {out_dir}: {error.strerror}; make room for it, or give another folder"
         ) from None

@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_clear_line(folder, tmp_path):
             build(str(folder), tmp_path / "out", SEQ_LEN)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    says = f"cannot write {tmp_path / 'out'}: File too large; make room there"
+    says = f"cannot write {tmp_path / 'out'}: File too large; make room for it"
     assert str(error.value).startswith(says)
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -177,6 +177,25 @@ def test_one_flipped_bit_names_the_file_and_the_block(copied, share, open_stream
     assert str(error.value).endswith(f"--out {copied} --seq-len {SEQ_LEN}")
 
 
+def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream):
+    whole = filled(open_stream(copied, global_batch=18 << 10), 1, 0, 18 << 10)[0]
+    manifest = Manifest.load(copied)
+    path, blocks = copied / "shard-00001.arrow", manifest.shards[1].blocks
+    refused = 0
+    places = [0, 7, blocks[0].offset - 1, blocks[-1].offset + blocks[-1].size_bytes, -1]
+    size = path.stat().st_size
+    random = np.random.default_rng(2).integers(0, size, 4).tolist()
+    for at in (place % size for place in places + random):
+        flip(path, at)
+        try:
+            out = filled(open_stream(copied, global_batch=18 << 10), 1, 0, 18 << 10)[0]
+            assert (out == whole).all()
+        except DataError:
+            refused += 1
+        flip(path, at)
+    assert refused == 4
+
+
 def test_a_short_shard_names_both_sizes(copied, open_stream):
     path = copied / "shard-00001.arrow"
     size = path.stat().st_size
