@@ -10,7 +10,6 @@ thread of its own, which is left behind when the fence rises or the time is up: 
 tensor, and what it has built is dropped.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,11 +19,13 @@ from typing import Protocol
 
 import torch
 from torch import distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import Store
 
 from remesh.parallel.errors import GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.sockets import Address, Connections, listeners
+from remesh.parallel.store import StoreClient
+from remesh.parallel.store import StoreServer as StoreServer
 
 _POLL_S = 0.005
 _DROP_S = 1.0
@@ -47,30 +48,6 @@ class Rendezvous:
     node_ip: str
     form_timeout_s: float
     op_timeout_s: float
-
-
-class StoreServer:
-    """The store at which ranks find each other, on a port of its own.
-
-    It lives in the controller's process, never in a rank: a store dies with its host.
-    """
-
-    def __init__(self, store: TCPStore) -> None:
-        self._store: TCPStore | None = store
-        self.port = store.port
-
-    @staticmethod
-    def open(host: str) -> "StoreServer":
-        """A store that listens on `host` only; torch by itself would listen on every interface."""
-        listener = socket.create_server((host, 0), backlog=1024)
-        port = listener.getsockname()[1]
-        store = TCPStore(
-            host, port, None, True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-        return StoreServer(store)
-
-    def close(self) -> None:
-        self._store = None
 
 
 class Operation(Protocol):
@@ -125,7 +102,7 @@ class Group:
         try:
             start(self._parts.process_group).wait()
         except RuntimeError as error:
-            failure = str(error).partition("\n")[0]
+            failure = _reason(error)
         else:
             self.bytes_sent += sent_bytes
             return
@@ -161,16 +138,23 @@ class _Forming:
     def __init__(self, rendezvous: Rendezvous) -> None:
         self._rendezvous = rendezvous
         self._done = threading.Event()
+        self._left = threading.Event()
+        self._client: StoreClient | None = None
         self._parts: _Parts | None = None
         self._failure = ""
 
     def wait(self, fence: Fence) -> _Parts:
         deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
-        threading.Thread(target=self._build, name="form", daemon=True).start()
-        while not self._done.wait(_POLL_S):
-            fence.check(self._rendezvous.generation)
-            if time.monotonic() > deadline_s:
-                raise GroupError(f"{self._who()} waited {self._rendezvous.form_timeout_s:g} s")
+        threading.Thread(target=self._run, name="form", daemon=True).start()
+        try:
+            while not self._done.wait(_POLL_S):
+                fence.check(self._rendezvous.generation)
+                if time.monotonic() > deadline_s:
+                    raise GroupError(f"{self._who()} waited {self._rendezvous.form_timeout_s:g} s")
+        finally:
+            self._left.set()
+            if self._client is not None:
+                self._client.close()
         if self._parts is None:
             raise GroupError(f"{self._who()}: {self._failure}")
         return self._parts
@@ -179,35 +163,58 @@ class _Forming:
         r = self._rendezvous
         return f"rank {r.rank} of {r.size} could not form generation {r.generation}"
 
-    def _build(self) -> None:
+    def _run(self) -> None:
+        r = self._rendezvous
+        prefix = f"generation-{r.generation}"
         try:
-            self._parts = _build(self._rendezvous)
+            self._client = StoreClient.connect(
+                r.host, r.port, prefix=prefix, timeout_s=r.form_timeout_s
+            )
+            if self._left.is_set():
+                self._client.close()
+                return
+            self._parts = _build(r, self._client)
         except (RuntimeError, OSError, ValueError) as error:
-            self._failure = str(error).partition("\n")[0]
+            self._failure = _reason(error)
         self._done.set()
 
 
-def _build(rendezvous: Rendezvous) -> _Parts:
-    timeout = timedelta(seconds=rendezvous.form_timeout_s)
-    client = TCPStore(
-        rendezvous.host, rendezvous.port, None, False, timeout=timeout, wait_for_workers=False
-    )
-    store = PrefixStore(f"generation-{rendezvous.generation}", client)
+def _build(rendezvous: Rendezvous, client: StoreClient) -> _Parts:
     device, listener = _make_device(rendezvous.node_ip)
-    connections = Connections(
-        listener=listener, peers=_exchange_listeners(store, rendezvous, listener)
-    )
+    peers = _exchange_listeners(client, rendezvous, listener)
     # The only way to choose a device: the public options have none.
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
     options._devices = [device]  # noqa: SLF001
-    options._timeout = timeout  # noqa: SLF001
+    options._timeout = timedelta(seconds=rendezvous.form_timeout_s)  # noqa: SLF001
+    store = _Store(client)
     backend = dist.ProcessGroupGloo(store, rendezvous.rank, rendezvous.size, options)
     backend._set_default_timeout(timedelta(seconds=rendezvous.op_timeout_s))  # noqa: SLF001
     process_group = dist.ProcessGroup(store, rendezvous.rank, rendezvous.size)
     kind = dist.ProcessGroup.BackendType.GLOO
     process_group._register_backend(torch.device("cpu"), kind, backend)  # noqa: SLF001
     process_group._set_default_backend(kind)  # noqa: SLF001
-    return _Parts(process_group=process_group, connections=connections)
+    return _Parts(
+        process_group=process_group, connections=Connections(listener=listener, peers=peers)
+    )
+
+
+class _Store(Store):
+    """What gloo asks of a store while it connects; torch calls it by inheritance only."""
+
+    def __init__(self, client: StoreClient) -> None:
+        super().__init__()
+        self._client = client
+
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
+        self._client.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._client.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        del timeout  # the connection has its own
+        for key in keys:
+            self._client.get(key)
 
 
 def _make_device(node_ip: str) -> tuple[object, Address]:
@@ -222,14 +229,20 @@ def _make_device(node_ip: str) -> tuple[object, Address]:
 
 
 def _exchange_listeners(
-    store: Store, rendezvous: Rendezvous, listener: Address
+    client: StoreClient, rendezvous: Rendezvous, listener: Address
 ) -> frozenset[Address]:
     """Addresses at which the other ranks listen. Returns once all of them are there."""
     ip, port = listener
-    store.set(f"listener-{rendezvous.rank}", f"{ip} {port}")
+    client.set(f"listener-{rendezvous.rank}", f"{ip} {port}".encode())
     others = [rank for rank in range(rendezvous.size) if rank != rendezvous.rank]
-    texts = [store.get(f"listener-{rank}").decode().split() for rank in others]
+    texts = [client.get(f"listener-{rank}").decode().split() for rank in others]
     return frozenset((other_ip, int(other_port)) for other_ip, other_port in texts)
+
+
+def _reason(error: Exception) -> str:
+    """What gloo says, without its source line and its greeting."""
+    text = str(error).partition("\n")[0].partition(". This is typically")[0]
+    return text.partition("] ")[2] if text.startswith("[/") else text
 
 
 def _drop(parts: _Parts) -> None:

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the pool's processes import it
 
 from process_pool import HOST, Pool
 
-from remesh.parallel.group import StoreServer
+from remesh.parallel.store import StoreServer
 
 
 @pytest.fixture(scope="session")

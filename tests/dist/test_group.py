@@ -1,18 +1,19 @@
 import os
 import signal
-import socket
 import threading
 import time
 
 import psutil
 import pytest
 import torch
-from process_pool import Seat
+from process_pool import HOST, Seat
 
 from remesh.parallel import collectives
+from remesh.parallel import group as group_module
 from remesh.parallel.errors import Cancelled, GroupError
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group, StoreServer
+from remesh.parallel.group import Group
+from remesh.parallel.store import StoreClient
 
 
 def sum_of_ranks(seat):
@@ -70,7 +71,7 @@ def block_until_fenced(seat, delay_s):
     try:
         for _ in range(10**9):
             collectives.all_reduce_(group, torch.ones(200_000))
-    except Cancelled:
+    except (Cancelled, GroupError):  # a neighbour may be faster than the own fence
         freed_s = time.time()
     group.close()
     return freed_s - raised_s[0], time.time() - freed_s
@@ -118,14 +119,12 @@ def test_forming_ends_with_its_timeout_when_a_peer_never_comes(pool):
 
 def form_with_one_that_dies(seat, number):
     """The last rank publishes its listener as all do, and then stops or dies before it connects."""
-    from remesh.parallel import group as module  # noqa: PLC0415 - its own copy in each process
-
     if seat.rank == seat.size - 1:
         rendezvous = seat.rendezvous()
-        client = module.TCPStore(rendezvous.host, rendezvous.port, None, False)
-        store = module.PrefixStore(f"generation-{seat.generation}", client)
-        _device, listener = module._make_device(rendezvous.node_ip)
-        module._exchange_listeners(store, rendezvous, listener)
+        prefix = f"generation-{seat.generation}"
+        client = StoreClient.connect(HOST, seat.port, prefix=prefix, timeout_s=5)
+        _device, listener = group_module._make_device(rendezvous.node_ip)
+        group_module._exchange_listeners(client, rendezvous, listener)
         os.kill(os.getpid(), number)
     started_s = time.time()
     fence = Fence()
@@ -215,14 +214,3 @@ def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     fence.up(5)
     group.shutdown_sockets()
     group.close()
-
-
-def test_the_store_listens_on_its_own_host_only_and_stops_when_closed():
-    server = StoreServer.open("127.0.0.7")
-    with socket.create_connection(("127.0.0.7", server.port), timeout=1):
-        pass
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", server.port), timeout=1)
-    server.close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.7", server.port), timeout=1)
