@@ -178,7 +178,7 @@ def test_one_flipped_bit_names_the_file_and_the_block(copied, share, open_stream
 
 
 def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream):
-    whole = filled(open_stream(copied, global_batch=18 << 10), 1, 0, 18 << 10)[0]
+    whole = filled(open_stream(copied, global_batch=2048), 1, 0, 2048)[0]
     manifest = Manifest.load(copied)
     path, blocks = copied / "shard-00001.arrow", manifest.shards[1].blocks
     refused = 0
@@ -188,7 +188,7 @@ def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream
     for at in (place % size for place in places + random):
         flip(path, at)
         try:
-            out = filled(open_stream(copied, global_batch=18 << 10), 1, 0, 18 << 10)[0]
+            out = filled(open_stream(copied, global_batch=2048), 1, 0, 2048)[0]
             assert (out == whole).all()
         except DataError:
             refused += 1
