@@ -1,4 +1,4 @@
-"""Checkpoints on storage: commit, find, read, prune.
+"""Checkpoints on storage: commit, find, prune; without torch (reading.py reads tensors).
 
 A checkpoint is a folder `step-S.gen-G` of shards, and it exists from the moment when its manifest
 does. Shards may be written by many ranks in any order and be left half done by a crash: without a
@@ -9,11 +9,9 @@ to a temporary folder and renaming it would do the same on a disk, but object st
 from collections import defaultdict
 from collections.abc import Iterable
 
-import torch
-from torch import Tensor
-
 from remesh.parallel.errors import CheckpointError
-from remesh.parallel.state.fragments import Fragment, cover_problems
+from remesh.parallel.state.fragments import cover_problems
+from remesh.parallel.state.headers import ShardHeader, read_header
 from remesh.parallel.state.manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -24,7 +22,6 @@ from remesh.parallel.state.manifest import (
     is_shard_file_name,
     parse_name,
 )
-from remesh.parallel.state.shards import ShardHeader, decode_shard, read_header, shard_digest
 from remesh.parallel.state.storage import Storage
 
 _PREFIX = "step-"
@@ -41,7 +38,7 @@ def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
         names = ", ".join(file.name for file in manifest.files) or "no files"
         raise CheckpointError(f"cannot commit {ref.name}: of all writers' files it has {names}")
     headers = [_present(storage, ref, file) for file in manifest.files]
-    _check_cover(ref, headers)
+    check_cover(ref, headers)
     encoded = encode_manifest(manifest)
     if storage.put_if_absent(ref.manifest_path, encoded):
         return ref
@@ -62,29 +59,12 @@ def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
     try:
         manifest = decode_manifest(storage.get(ref.manifest_path))
     except FileNotFoundError:
-        raise _bad(ref, "manifest.json", "it is missing") from None
+        raise unreadable(ref, "manifest.json", "it is missing") from None
     except CheckpointError as error:
-        raise _bad(ref, "manifest.json", str(error)) from None
+        raise unreadable(ref, "manifest.json", str(error)) from None
     if manifest.ref != ref:
-        raise _bad(ref, "manifest.json", f"it is the one of {manifest.ref.name}")
+        raise unreadable(ref, "manifest.json", f"it is the one of {manifest.ref.name}")
     return manifest
-
-
-def read(storage: Storage, ref: CheckpointRef) -> dict[str, Tensor]:
-    """Every tensor whole, on the CPU, after sizes and hashes of all files have been checked.
-
-    Cost: memory for all tensors and one file.
-    Raises: CheckpointError that names the file and the cure.
-    """
-    tensors: dict[str, Tensor] = {}
-    headers = []
-    for file in read_manifest(storage, ref).files:
-        header, parts = _verified(storage, ref, file)
-        headers.append(header)
-        for fragment in header.fragments:
-            _place(tensors, fragment, parts[fragment.name])
-    _check_cover(ref, headers)
-    return tensors
 
 
 def prune(storage: Storage, keep: int, protect: Iterable[CheckpointRef] = ()) -> None:
@@ -133,7 +113,7 @@ def _kept(storage: Storage, newest_first: list[CheckpointRef], keep: int) -> set
 def _intact(storage: Storage, ref: CheckpointRef) -> bool:
     try:
         files = read_manifest(storage, ref).files
-        return all(_has_size(storage, _path(ref, file), file.size_bytes) for file in files)
+        return all(_has_size(storage, file_path(ref, file), file.size_bytes) for file in files)
     except (CheckpointError, FileNotFoundError):
         return False
 
@@ -148,29 +128,19 @@ def _deletion_order(ref: CheckpointRef, paths: list[str]) -> list[str]:
 
 
 def _present(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
-    path = _path(ref, file)
+    path = file_path(ref, file)
     try:
-        _expect(_has_size(storage, path, file.size_bytes), f"it has not {file.size_bytes} bytes")
-        return read_header(storage, path)
+        return _header_of_size(storage, path, file.size_bytes)
     except FileNotFoundError:
         raise CheckpointError(f"cannot commit {ref.name}: {file.name} is missing") from None
     except CheckpointError as error:
         raise CheckpointError(f"cannot commit {ref.name}: {file.name}: {error}") from None
 
 
-def _verified(
-    storage: Storage, ref: CheckpointRef, file: ShardFile
-) -> tuple[ShardHeader, dict[str, Tensor]]:
-    try:
-        encoded = storage.get(_path(ref, file))
-        size_bytes = len(encoded)
-        _expect(size_bytes == file.size_bytes, f"{size_bytes} bytes instead of {file.size_bytes}")
-        _expect(shard_digest(encoded) == file.digest, "its hash is not the one in the manifest")
-        return decode_shard(encoded)
-    except FileNotFoundError:
-        raise _bad(ref, file.name, "it is missing") from None
-    except CheckpointError as error:
-        raise _bad(ref, file.name, str(error)) from None
+def _header_of_size(storage: Storage, path: str, size_bytes: int) -> ShardHeader:
+    if not _has_size(storage, path, size_bytes):
+        raise CheckpointError(f"it has not {size_bytes} bytes")
+    return read_header(storage, path)
 
 
 def _has_size(storage: Storage, path: str, size_bytes: int) -> bool:
@@ -178,12 +148,7 @@ def _has_size(storage: Storage, path: str, size_bytes: int) -> bool:
     return len(storage.get_range(path, size_bytes - 1, 2)) == 1
 
 
-def _expect(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the condition is the subject
-    if not holds:
-        raise CheckpointError(otherwise)
-
-
-def _check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
+def check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
     for header in headers:
         if header.ref != ref:
             raise CheckpointError(f"{ref.name} holds a file of {header.ref.name}")
@@ -192,21 +157,11 @@ def _check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
         raise CheckpointError(f"{ref.name} is not complete: {problems[0]}")
 
 
-def _place(tensors: dict[str, Tensor], fragment: Fragment, part: Tensor) -> None:
-    if fragment.is_whole:
-        tensors[fragment.name] = part
-        return
-    if fragment.name not in tensors:
-        tensors[fragment.name] = torch.empty(fragment.global_shape, dtype=part.dtype)
-    box = zip(fragment.offsets, fragment.sizes, strict=True)
-    tensors[fragment.name][tuple(slice(start, start + size) for start, size in box)] = part
-
-
-def _path(ref: CheckpointRef, file: ShardFile) -> str:
+def file_path(ref: CheckpointRef, file: ShardFile) -> str:
     return f"{ref.name}/{file.name}"
 
 
-def _bad(ref: CheckpointRef, file_name: str, what: str) -> CheckpointError:
+def unreadable(ref: CheckpointRef, file_name: str, what: str) -> CheckpointError:
     return CheckpointError(
         f"checkpoint {ref.name} cannot be read: {file_name}: {what}; bring the file back, "
         f"or delete the folder {ref.name} to resume from the checkpoint before it"

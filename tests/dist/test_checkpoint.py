@@ -10,8 +10,9 @@ import xxhash
 
 from remesh.actors.storage import LocalStorage
 from remesh.parallel.errors import CheckpointError
-from remesh.parallel.state.checkpoint import commit, committed, prune, read, read_manifest
+from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.state.headers import shard_names
 from remesh.parallel.state.manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -19,7 +20,8 @@ from remesh.parallel.state.manifest import (
     ShardFile,
     shard_file_name,
 )
-from remesh.parallel.state.shards import encode_shard, shard_names, write_shard
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.shards import encode_shard, write_shard
 from remesh.parallel.state.storage import Storage
 
 REF = CheckpointRef(step=20, generation=3)

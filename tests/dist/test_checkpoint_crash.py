@@ -3,14 +3,16 @@
 import pytest
 import torch
 
-from remesh.parallel.state.checkpoint import commit, committed, prune, read
+from remesh.parallel.state.checkpoint import commit, committed, prune
+from remesh.parallel.state.headers import shard_names
 from remesh.parallel.state.manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.shards import encode_shard, shard_names, write_shard
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.shards import encode_shard, write_shard
 
 NUM_WRITERS = 3
 

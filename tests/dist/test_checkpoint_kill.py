@@ -8,13 +8,14 @@ import time
 import torch
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.state.checkpoint import commit, committed, prune, read
+from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     shard_file_name,
 )
+from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 NUM_KILLS = 20
