@@ -1,0 +1,101 @@
+"""AgentActor: one a node, small. It watches the node's workers and can kill a frozen one by pid.
+
+It knows the workers only by their stamp files, so a restarted agent knows as much as its
+predecessor. Its beat to the controller is the node's sign of life; the answer renews the lease
+that it passes on to the workers through their stamps.
+"""
+
+import os
+import shutil
+import threading
+import time
+from typing import Any
+
+import ray
+
+from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.processes import kill, look
+from remesh.actors.stamps import Field, Stamps, folder_of
+from remesh.orchestrator.control.timers import Timers
+
+BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
+
+
+class Agent:
+    """`live` returns when the agent ends; its death is the news of the node's death."""
+
+    def __init__(self, spec: RunSpec, node: str) -> None:
+        self._spec = spec
+        self._node = node
+        self._timers = Timers(patience_s=spec.job.elastic.patience_s)
+        self._folder = folder_of(spec.run, node)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._workers: dict[str, Stamps] = {}
+        self._ended = threading.Event()
+
+    def live(self) -> None:
+        """Beat until ended, or until the lease on the controller lapses; leave nothing behind."""
+        controller = ray.get_actor(self._spec.controller, NAMESPACE)
+        beat = controller.beat.options(concurrency_group="beats")
+        leased_ns, num_nodes = time.monotonic_ns(), 1
+        pending: Any = None
+        while not self._ended.wait(self._timers.beat_s(num_nodes)):
+            if pending is None:
+                pending = beat.remote(self._node, self._frozen())
+            if ray.wait([pending], timeout=0)[0]:
+                num_nodes = _answer(pending)
+                leased_ns = time.monotonic_ns() if num_nodes else leased_ns
+                pending = None
+            self._lease(leased_ns)
+            if time.monotonic_ns() - leased_ns > self._timers.lease_s * 1e9:
+                break
+        self._leave()
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL this worker's process, which stops a frozen one too."""
+        self._look()
+        if worker in self._workers:
+            kill(self._workers[worker][Field.PID])
+
+    def end(self) -> None:
+        """End every worker of the run on this node, then the agent."""
+        self._ended.set()
+
+    def _frozen(self) -> tuple[tuple[str, float], ...]:
+        """(worker, seconds of silence) of each process that lives and gives no sign."""
+        self._look()
+        ages = [
+            (name, stamps, stamps.age_s(Field.BEAT_NS)) for name, stamps in self._workers.items()
+        ]
+        return tuple(
+            (name, age_s) for name, stamps, age_s in ages if self._is_frozen(stamps, age_s)
+        )
+
+    def _is_frozen(self, stamps: Stamps, age_s: float) -> bool:
+        if age_s <= self._timers.silent_s:
+            return False
+        process = look(stamps[Field.PID])
+        busy_s = BUSY_PATIENCES * self._timers.silent_s
+        return process is not None and (process.stopped or age_s > busy_s)
+
+    def _lease(self, leased_ns: int) -> None:
+        for stamps in self._workers.values():
+            stamps[Field.LEASE_NS] = leased_ns
+
+    def _look(self) -> None:
+        self._workers = Stamps.open_all(self._folder, self._workers)
+
+    def _leave(self) -> None:
+        self._look()
+        for stamps in self._workers.values():
+            kill(stamps[Field.PID])
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _answer(beat: Any) -> int:
+    """The number of nodes that beat, as the controller knows it; 0 if it did not answer."""
+    try:
+        return int(ray.get(beat))
+    except ray.exceptions.RayError:
+        return 0

@@ -1,0 +1,229 @@
+"""ControllerActor: a clock, an inbox and a journal around the pure machine of orchestrator.control.
+
+One thread handles events, in the order of the inbox: each is journalled, handled, and the commands
+are carried out by calls that do not wait. What must wait (the commit of a checkpoint) runs in a
+thread of its own and comes back as an event. Tensors and batches never pass through here.
+"""
+
+import os
+import queue
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, assert_never
+
+import ray
+
+from remesh.actors.commits import commit_checkpoint
+from remesh.actors.faults import died_at_s
+from remesh.actors.journal_files import JournalWriter
+from remesh.actors.orders import FormOrder, RunSpec
+from remesh.actors.pool import Pool
+from remesh.actors.run_folder import Contact, RunFolder
+from remesh.actors.run_view import RunView
+from remesh.actors.status import StatusServer
+from remesh.actors.watch import Watch
+from remesh.orchestrator.control.commands import (
+    Announce,
+    Command,
+    Commit,
+    Drain,
+    End,
+    EndWorker,
+    Fence,
+    Form,
+    StartWorker,
+)
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import (
+    Event,
+    NodeJoined,
+    RunStarted,
+    StopRequested,
+    Tick,
+    WorkerLost,
+)
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.run import RunStatus
+from remesh.parallel.store import StoreServer
+
+IDLE_S = 1.0
+
+
+class ControllerActor:
+    """`live` is the handling thread and returns when the run has ended."""
+
+    def __init__(self, spec: RunSpec, options: Options) -> None:
+        self._spec = spec
+        self._timers = Timers(patience_s=options.patience_s)
+        self._folder = RunFolder(Path(spec.folder))
+        self._machine = Controller(options)
+        self._inbox: queue.Queue[Event] = queue.Queue()
+        self._journal = JournalWriter(self._folder.path, spec.incarnation, options)
+        self._view = RunView(self._machine, spec, self._journal)
+        self._pool = Pool(spec)
+        self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
+        self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._stores: list[StoreServer] = []
+        self._head_nodes: set[str] = set()
+        self._ended = False
+        self._leased_s = time.monotonic()
+        self._wall_s = time.time() - time.monotonic()  # wall-clock seconds that never jump
+
+    def live(self) -> None:
+        server = self._serve()
+        self._watch.start()
+        self._inbox.put(RunStarted())
+        threading.Thread(target=self._watch_driver, daemon=True).start()
+        try:
+            while not self._ended:
+                self._handle(self._next())
+        finally:
+            self.end()
+            self._folder.withdraw(self._spec.run)
+            server.close()
+
+    def post(self, event: Event) -> None:
+        self._inbox.put(event)
+
+    def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
+        return self._watch.beat(node, frozen)
+
+    def poll(self, seen: int) -> RunStatus:
+        """Where the run stands, with what was announced after the first `seen` announcements.
+
+        It renews the driver's lease as well.
+        """
+        self._leased_s = time.monotonic()
+        return self._view.run_status(seen)
+
+    def stop(self, reason: str) -> None:
+        self._inbox.put(StopRequested(reason=reason))
+
+    def report(self) -> dict[str, Any]:
+        return self._view.report()
+
+    def end(self) -> None:
+        """End every actor of the run now, finished or not."""
+        self._ended = True
+        self._watch.end()
+        self._pool.end()
+
+    def _next(self) -> Event:
+        """The next event; a Tick when the machine's deadline comes first."""
+        while True:
+            deadline_s = self._machine.next_deadline_s()
+            wait_s = IDLE_S if deadline_s is None else deadline_s - self._now_s()
+            try:
+                return self._inbox.get(timeout=min(max(wait_s, 0.0), IDLE_S))
+            except queue.Empty:
+                if deadline_s is not None and deadline_s <= self._now_s():
+                    return Tick()
+
+    def _handle(self, event: Event) -> None:
+        now_s = self._now_s()
+        self._journal.event(event, now_s)
+        if isinstance(event, NodeJoined):
+            self._welcome(event)
+        elif isinstance(event, WorkerLost):
+            self._pool.forget_worker(event.worker)
+        with self._view.lock:
+            commands = self._machine.handle(event, now_s)
+        for command in commands:
+            self._carry_out(command, now_s)
+
+    def _carry_out(self, command: Command, now_s: float) -> None:
+        match command:
+            case StartWorker(worker=worker, node=node):
+                self._start_worker(worker, node)
+            case EndWorker(worker=worker, node=node):
+                self._pool.end_worker(worker, node)
+            case Form():
+                self._form(command)
+            case Fence():
+                args = (command.generation, command.heard_step)
+                self._pool.tell(command.workers, "fence", *args)
+            case Drain():
+                self._pool.tell(command.workers, "drain", command.generation, command.save)
+            case Commit():
+                self._commits.submit(self._commit, command)
+            case Announce(text=text):
+                self._journal.announcement(text, now_s)
+            case End():
+                self._journal.ending(f"{command.status}: {command.reason}", now_s)
+                self._ended = True
+            case _:
+                assert_never(command)
+
+    def _welcome(self, event: NodeJoined) -> None:
+        if event.head:
+            self._head_nodes.add(event.node)
+        self._pool.start_agent(event.node, self._watch.node_id(event.node))
+        self._watch.agent(event.node)
+
+    def _start_worker(self, worker: str, node: str) -> None:
+        life = self._pool.start_worker(worker, node, self._watch.node_id(node))
+        if life is not None:
+            self._watch.worker(worker, life)
+
+    def _form(self, form: Form) -> None:
+        """Open a store on a fresh port and send each member its rank. The last two stores stay."""
+        host = ray.util.get_node_ip_address()
+        self._stores = [*self._stores[-1:], StoreServer.open(host)]
+        for member in form.members:
+            order = FormOrder(
+                generation=form.generation,
+                rank=member.rank,
+                world_size=len(form.members),
+                store_host=host,
+                store_port=self._stores[-1].port,
+                form_timeout_s=self._timers.form_s,
+                op_timeout_s=self._timers.restore_s,
+                restore=form.restore,
+                ranks_to_fill=tuple(m.rank for m in form.members if m.at_step != form.from_step),
+                from_step=form.from_step,
+                victim=self._victim(form),
+            )
+            self._pool.tell([member.worker], "form", order)
+
+    def _victim(self, form: Form) -> int | None:
+        """The rank that a node kill takes down: the highest one that is not on the head."""
+        return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
+
+    def _commit(self, command: Commit) -> None:
+        self._inbox.put(commit_checkpoint(self._folder, self._spec, command))
+
+    def _serve(self) -> StatusServer:
+        token = secrets.token_hex(16)
+        server = StatusServer({"/status": self._view.status}, token)
+        self._folder.publish(
+            Contact(
+                run=self._spec.run,
+                host=server.host,
+                port=server.port,
+                token=token,
+                address=ray.get_runtime_context().gcs_address,
+                pid=os.getpid(),
+                started_s=self._now_s(),
+            )
+        )
+        return server
+
+    def _watch_driver(self) -> None:
+        """Stop the run when the driver has not polled for one lease, and end once it is over."""
+        while time.monotonic() - self._leased_s < self._timers.lease_s:
+            time.sleep(self._timers.silent_s)
+        self._inbox.put(StopRequested(reason="the command that started the run is gone"))
+        while not self._ended:
+            time.sleep(self._timers.silent_s)
+        time.sleep(self._timers.silent_s)
+        os._exit(0)
+
+    def _died_at_s(self, name: str) -> float | None:
+        return died_at_s(self._spec, self._folder.storage, name)
+
+    def _now_s(self) -> float:
+        return self._wall_s + time.monotonic()

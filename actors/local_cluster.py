@@ -1,0 +1,142 @@
+"""A Ray cluster of several nodes on this machine, owned by the command that started it.
+
+Each node is a plain `ray start --block` in its own session with an address of its own from the
+loopback range, so that killing a session is a node's death. A supervisor process (supervisor.py)
+holds them; it ends them all when the pipe to this process closes, even by `kill -9`.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from remesh.orchestrator.errors import UnreachableError
+
+FIRST_HOST = 2  # Ray rewrites 127.0.0.1
+OBJECT_STORE_BYTES = 80 * 2**20
+PORT_RANGE = range(20500, 32000)  # outside of 10002-19999 (Ray's workers) and the ephemeral ports
+HEALTH = {
+    "RAY_health_check_initial_delay_ms": "3000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+class LocalCluster:
+    """`start` returns at once; `address` and `environment` are what `ray.init` needs."""
+
+    def __init__(self, *, token: str, folder: Path, supervisor: subprocess.Popen[bytes]) -> None:
+        self.token = token
+        self.sessions: list[int] = []
+        self.address = ""
+        self._folder = folder
+        self._supervisor = supervisor
+
+    @classmethod
+    def start(cls, *, nodes: int, workers_per_node: int, spares: int = 0) -> Self:
+        """Nodes with room for `workers_per_node` each, and for `spares` more on the head."""
+        folder = Path(
+            tempfile.mkdtemp(prefix="remesh-", dir="/tmp")
+        )  # Ray limits the length of socket paths
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "remesh.actors.supervisor", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        cluster = cls(token=secrets.token_hex(16), folder=folder, supervisor=supervisor)
+        for index in range(nodes):
+            cluster.add_node(num_cpus=workers_per_node + (spares if index == 0 else 0))
+            if index == 0:
+                cluster.wait_for_head()
+        return cluster
+
+    def add_node(self, *, num_cpus: int) -> int:
+        """The session id of a new node; the first one is the head."""
+        index = len(self.sessions)
+        host = f"127.0.0.{FIRST_HOST + index}"
+        role = ["--address", self.address] if self.address else self._head_arguments(host)
+        self.sessions.append(
+            self._ask(
+                {
+                    "argv": [*_NODE_ARGUMENTS, *role, *self._node_arguments(host, index, num_cpus)],
+                    "env": self._node_environment(),
+                    "log": str(self._folder / f"node-{index}.log"),
+                }
+            )
+        )
+        return self.sessions[-1]
+
+    def wait_for_head(self, limit_s: float = 60.0) -> None:
+        """Raises: UnreachableError with the head's last line if it ends or opens no port."""
+        host, _, port = self.address.partition(":")
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and Path(f"/proc/{self.sessions[0]}/exe").exists():
+            with socket.socket() as probe:
+                probe.settimeout(1.0)
+                if probe.connect_ex((host, int(port))) == 0:
+                    return
+            time.sleep(0.05)
+        lines = (self._folder / "node-0.log").read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        self.close()
+        raise UnreachableError(f"the local Ray head did not start on {self.address}: {last}")
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs beside the address."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+
+    def close(self) -> None:
+        """End every process of the cluster; returns when they are gone."""
+        if self._supervisor.stdin:
+            self._supervisor.stdin.close()
+        self._supervisor.wait(timeout=30)
+
+    def _head_arguments(self, host: str) -> list[str]:
+        port = _free_port(host)
+        self.address = f"{host}:{port}"
+        return ["--head", "--port", str(port), "--include-dashboard", "false"]
+
+    def _node_arguments(self, host: str, index: int, num_cpus: int) -> list[str]:
+        folder = self._folder / f"n{index}"
+        return ["--node-ip-address", host, "--temp-dir", str(folder), "--num-cpus", str(num_cpus),
+                "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+                "--dashboard-agent-listen-port", "0"]  # fmt: skip
+
+    def _node_environment(self) -> dict[str, str]:
+        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+        return {**os.environ, **self.environment(), **HEALTH, **quiet, "OMP_NUM_THREADS": "1"}
+
+    def _ask(self, request: dict[str, object]) -> int:
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
+        self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
+        self._supervisor.stdin.flush()
+        answer = self._supervisor.stdout.readline()
+        if not answer:
+            raise UnreachableError("the local cluster's supervisor ended; see its lines above")
+        return int(answer)
+
+
+_NODE_ARGUMENTS = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
+                   "--disable-usage-stats", "--log-style", "record", "--include-log-monitor",
+                   "false"]  # fmt: skip
+
+
+def _free_port(host: str) -> int:
+    start = PORT_RANGE.start + secrets.randbelow(len(PORT_RANGE) // 2)
+    for port in range(start, PORT_RANGE.stop):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise UnreachableError(f"no free port on {host} between {start} and {PORT_RANGE.stop}")

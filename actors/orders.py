@@ -1,0 +1,44 @@
+"""What the controller hands to agents and workers."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.records import Restore
+from remesh.orchestrator.faults import Kill
+from remesh.orchestrator.job import Job
+
+NAMESPACE = "remesh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One start of one run. `run` is unique to this start; names of actors carry it."""
+
+    run: str
+    job: Job
+    folder: str
+    data_digest: str
+    fingerprint: dict[str, str | int | float]
+    incarnation: int
+    max_members: int
+    kills: tuple[Kill, ...]
+
+    @property
+    def controller(self) -> str:
+        return f"remesh-{self.run}-controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOrder:
+    """One rank's part of a Form command. `victim` is the rank that a node kill takes down."""
+
+    generation: int
+    rank: int
+    world_size: int
+    store_host: str
+    store_port: int
+    form_timeout_s: float
+    op_timeout_s: float
+    restore: Restore
+    ranks_to_fill: tuple[int, ...]
+    from_step: int
+    victim: int | None

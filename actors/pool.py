@@ -1,0 +1,83 @@
+"""The run's actors on the cluster: agents and workers are started, addressed and ended here.
+
+They are detached and named, so that they outlive their controller for the length of their lease,
+and pinned to their node. A worker is never restarted by Ray, which would hide its loss.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from remesh.actors.agent import Agent
+from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.worker import Worker
+
+CONTROL = "control"
+END_LIMIT_S = 5.0
+
+
+class Pool:
+    """Handles by name. Calls return at once; what becomes of the actors is Watch's to tell."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._agents: dict[str, Any] = {}
+        self._agent_lives: list[Any] = []
+        self._workers: dict[str, Any] = {}
+
+    def start_agent(self, node: str, node_id: str) -> None:
+        if node not in self._agents:
+            agent = self._start(Agent, f"agent-{node}", node_id, num_cpus=0)
+            self._agents[node] = agent.remote(self._spec, node)
+            self._agent_lives.append(self._agents[node].live.remote())
+
+    def start_worker(self, worker: str, node: str, node_id: str) -> Any:
+        """The worker's life: a reference that fails when its process dies. None if it is known."""
+        if worker in self._workers:
+            return None
+        handle = self._start(Worker, worker, node_id, num_cpus=1).remote(self._spec, worker, node)
+        self._workers[worker] = handle
+        return handle.live.remote()
+
+    def tell(self, workers: Iterable[str], method: str, *args: Any) -> None:
+        """Call a control method of each of the workers."""
+        for name in workers:
+            if name in self._workers:
+                _control(self._workers[name], method, *args)
+
+    def end_worker(self, worker: str, node: str) -> None:
+        """Kill by pid through the agent, which reaches a frozen process, and through Ray."""
+        if node in self._agents:
+            _control(self._agents[node], "kill", worker)
+        if worker in self._workers:
+            ray.kill(self._workers[worker])
+
+    def forget_worker(self, worker: str) -> None:
+        """A lost worker's process is gone, or has failed and must go."""
+        if worker in self._workers:
+            ray.kill(self._workers.pop(worker))
+
+    def end(self) -> None:
+        """End everything; the agents take their workers along. Waits for the agents, bounded."""
+        for agent in self._agents.values():
+            _control(agent, "end")
+        for worker in self._workers.values():
+            ray.kill(worker)
+        if self._agent_lives:
+            ray.wait(self._agent_lives, num_returns=len(self._agent_lives), timeout=END_LIMIT_S)
+
+    def _start(self, cls: type, name: str, node_id: str, *, num_cpus: int) -> Any:
+        return ray.remote(concurrency_groups={CONTROL: 2})(cls).options(
+            name=f"remesh-{self._spec.run}-{name}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=0,
+            num_cpus=num_cpus,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+        )
+
+
+def _control(actor: Any, method: str, *args: Any) -> None:
+    getattr(actor, method).options(concurrency_group=CONTROL).remote(*args)

@@ -1,0 +1,128 @@
+"""A run's folder: which run it is, who may write to it, and where it can be taken up.
+
+`fingerprint.json` says what the run computes, `claims/N.json` that a controller has started it for
+the N-th time, `run.json` (mode 0600) how to reach the controller that is alive.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from remesh.actors.journal_files import read_journals
+from remesh.actors.storage import LocalStorage
+from remesh.orchestrator.control.records import CheckpointState
+from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.job import fingerprint_difference
+from remesh.parallel.state.checkpoint import committed, read_manifest
+
+FINGERPRINT = "fingerprint.json"
+CONTACT = "run.json"
+OURS = ("step-", "journal/", "claims/", "faults/", FINGERPRINT, CONTACT)
+
+Fingerprint = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """How to reach the controller of a live run."""
+
+    run: str
+    host: str
+    port: int
+    token: str
+    address: str
+    pid: int
+    started_s: float
+
+
+class RunFolder:
+    """Raises: UserError where the folder cannot serve, with the reason."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.storage = LocalStorage(path)
+
+    def probe(self) -> None:
+        """See now, not at the first save, that the folder takes files."""
+        try:
+            self.storage.put(".probe", b"\0" * 4096)
+            self.storage.delete(".probe")
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written: {error.strerror}; free space or give the run "
+                f"another folder with --set checkpoint.dir=DIR"
+            ) from None
+
+    def clear(self) -> None:
+        """Forget the run; files that are not a run's stay."""
+        for path in self.storage.list():
+            if path.startswith(OURS):
+                self.storage.delete(path)
+
+    def fingerprint(self) -> Fingerprint | None:
+        """What the run here computes, None where there is none yet."""
+        try:
+            stored: Fingerprint = json.loads(self.storage.get(FINGERPRINT))
+        except FileNotFoundError:
+            checkpoints = committed(self.storage)
+            return read_manifest(self.storage, checkpoints[0]).fingerprint if checkpoints else None
+        return stored
+
+    def keep(self, fingerprint: Fingerprint) -> None:
+        """Make this the run here. Raises: UserError if the folder holds another one."""
+        encoded = json.dumps(dict(fingerprint), indent=1).encode()
+        if self.storage.put_if_absent(FINGERPRINT, encoded):
+            return
+        difference = fingerprint_difference(json.loads(self.storage.get(FINGERPRINT)), fingerprint)
+        if difference:
+            raise UserError(
+                f"{self.path} holds another run: {difference}; start over with --fresh, "
+                f"or give this run another folder with --set checkpoint.dir=DIR"
+            )
+
+    def claim(self, run: str) -> int:
+        """The number of this start of the run; of all that try exactly one gets it."""
+        number = self.newest_claim() + 1
+        record = json.dumps({"run": run, "claimed_s": time.time()}).encode()
+        while not self.storage.put_if_absent(f"claims/{number:06d}.json", record):
+            number += 1
+        return number
+
+    def newest_claim(self) -> int:
+        claims = self.storage.list("claims/")
+        return int(Path(claims[-1]).stem) if claims else 0
+
+    def checkpoints(self) -> tuple[CheckpointState, ...]:
+        """Every committed checkpoint, newest first."""
+        refs = committed(self.storage)
+        return tuple(CheckpointState(step=ref.step, name=ref.name) for ref in refs)
+
+    def last_generation(self) -> int:
+        """The newest generation of all starts so far; the next start goes on from there."""
+        machines = [journal.replay() for journal in read_journals(self.path)[-1:]]
+        generations = [machine.view().generation for machine in machines]
+        return max([*generations, *(ref.generation for ref in committed(self.storage))], default=0)
+
+    def contact(self) -> Contact | None:
+        """How to reach the live controller, if one left word; it may be dead all the same."""
+        try:
+            return Contact(**json.loads(self.storage.get(CONTACT)))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def publish(self, contact: Contact) -> None:
+        """Leave word, for the user's eyes only: the token lets the reader stop the run."""
+        temporary = self.path / f".{CONTACT}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(contact), file, indent=1)
+        temporary.replace(self.path / CONTACT)
+
+    def withdraw(self, run: str) -> None:
+        """Take the word back, unless somebody else's stands there by now."""
+        contact = self.contact()
+        if contact and contact.run == run:
+            self.storage.delete(CONTACT)

@@ -1,0 +1,119 @@
+"""A run in numbers: for the driver's progress line, for `remesh status`, and for the report."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from remesh.actors.journal_files import JournalWriter, read_journals
+from remesh.actors.orders import RunSpec
+from remesh.data.digest import expected_digest
+from remesh.data.manifest import Manifest
+from remesh.data.skips import parse_skips
+from remesh.orchestrator.control import journal
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.ledger import Ledger, Span
+from remesh.orchestrator.control.lineage import Lineage
+from remesh.orchestrator.control.view import View
+from remesh.orchestrator.job import Job
+from remesh.orchestrator.run import RunStatus
+from remesh.parallel.layout import Layout
+
+
+class RunView:
+    """Reads the machine under `lock`, which whoever changes it holds as well."""
+
+    def __init__(self, machine: Controller, spec: RunSpec, writer: JournalWriter) -> None:
+        self.lock = threading.Lock()
+        self._machine = machine
+        self._spec = spec
+        self._writer = writer
+
+    def run_status(self, seen: int) -> RunStatus:
+        with self.lock:
+            view = self._machine.view()
+        ending = {"status": view.phase.lower(), "reason": view.reason} if view.ended else {}
+        return RunStatus(
+            phase=view.phase,
+            step=view.step,
+            steps=view.steps,
+            loss=view.last.loss if view.last else None,
+            tokens_per_s=view.last.tokens / view.last.step_s if view.last else None,
+            layout=layout_text(view.layout),
+            generation=view.generation,
+            workers=sum(worker.rank is not None for worker in view.workers),
+            announcements=tuple(self._writer.announcements[seen:]),
+            ended=view.ended,
+            **ending,
+        )
+
+    def status(self) -> dict[str, Any]:
+        with self.lock:
+            return status_of(self._machine.view())
+
+    def report(self) -> dict[str, Any]:
+        with self.lock:
+            status = self._machine.view().phase.lower()
+        return report_of(Path(self._spec.folder), self._spec.job, status=status)
+
+
+def status_of(view: View) -> dict[str, Any]:
+    """The view as plain JSON values."""
+    values = asdict(view)
+    values["layout"] = layout_text(view.layout)
+    for entry, life in zip(values["generations"], view.generations, strict=True):
+        entry["layout"] = layout_text(life.layout)
+    return values
+
+
+def layout_text(layout: Layout | None) -> str:
+    """The degrees above 1, such as "dp=4"; dp always stands."""
+    if layout is None:
+        return ""
+    degrees = asdict(layout)
+    return " ".join(f"{axis}={n}" for axis, n in degrees.items() if n > 1 or axis == "dp")
+
+
+def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
+    """What the run has done over all its starts, proven from its journals.
+
+    Cost: grows with the number of steps; it is asked for once, at the end.
+    """
+    journals = read_journals(run_folder)
+    machines = [found.replay() for found in journals]
+    ledger, lineage = Ledger(), Lineage()
+    for found, machine in zip(journals, machines, strict=True):
+        for event, _ in journal.read(found.lines):
+            ledger.note(event)
+        for generation, from_step in machine.state.lineage.chain:
+            lineage.begin(generation, from_step)
+    last = max(machines[-1].state.step, machines[-1].options.first_step)
+    span = Span(first=0, last=last, global_batch=job.train.global_batch)
+    losses = [record.loss if record else None for record in ledger.trained(lineage, span)]
+    lives = [life for machine in machines for life in status_of(machine.view())["generations"]]
+    return {
+        "status": status,
+        "steps": last,
+        "final_loss": losses[-1] if losses else None,
+        "losses": losses,
+        "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
+        "generations": lives,
+    }
+
+
+def _expected_digests(job: Job) -> Callable[[int], str]:
+    """The digest that each step must have, from the order of the data alone."""
+    num_rows = Manifest.load(Path(job.data.dir)).num_rows
+    skips = parse_skips(job.data.skip)
+
+    def expected(step: int) -> str:
+        return expected_digest(
+            step,
+            global_batch=job.train.global_batch,
+            num_rows=num_rows,
+            seed=job.job.seed,
+            skips=skips,
+        ).hex()
+
+    return expected

@@ -1,0 +1,58 @@
+"""A rank's part of a checkpoint: copied at the step boundary, written while training goes on."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from torch import Tensor
+
+from remesh.orchestrator.control.events import Event, FilesSaved, SaveFailed
+from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.manifest import CheckpointRef, ShardFile, shard_file_name
+from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.storage import Storage
+
+
+class Saver:
+    """Writes in the order of the calls, one file at a time."""
+
+    def __init__(self, *, worker: str, storage: Storage, post: Callable[[Event], None]) -> None:
+        self._worker = worker
+        self._storage = storage
+        self._post = post
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+
+    def save(
+        self, state: Mapping[str, Tensor], ref: CheckpointRef, *, rank: int, num_writers: int
+    ) -> None:
+        """Copy this rank's share now, write it later; FilesSaved or SaveFailed follows.
+
+        Cost: one copy of 1 / `num_writers` of the state on the calling thread.
+        """
+        sizes_bytes = {name: tensor.nbytes for name, tensor in state.items()}
+        names = shard_names(sizes_bytes, num_writers)[rank]
+        encoded = encode_shard({name: state[name] for name in names}, ref)
+        path = f"{ref.name}/{shard_file_name(rank, num_writers)}"
+        self._thread.submit(self._write, ref, path, encoded)
+
+    def _write(self, ref: CheckpointRef, path: str, encoded: bytes) -> None:
+        try:
+            file = write_shard(self._storage, path, encoded)
+        except OSError as error:
+            self._tell_failure(ref, error)
+        else:
+            self._tell(ref, file)
+
+    def _tell(self, ref: CheckpointRef, file: ShardFile) -> None:
+        self._post(
+            FilesSaved(worker=self._worker, generation=ref.generation, step=ref.step, files=(file,))
+        )
+
+    def _tell_failure(self, ref: CheckpointRef, error: OSError) -> None:
+        self._post(
+            SaveFailed(
+                worker=self._worker,
+                generation=ref.generation,
+                step=ref.step,
+                error=f"{ref.name} cannot be written: {error.strerror or error}",
+            )
+        )

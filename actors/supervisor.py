@@ -1,0 +1,95 @@
+"""The process that owns an embedded Ray cluster: it starts the nodes and outlives nobody.
+
+It runs as `python -m remesh.actors.supervisor FOLDER`, reads one JSON object a line from standard
+input (`{"argv": [...], "env": {...}, "log": path}` starts a node) and answers each with the node's
+pid. The end of that pipe, by whatever death of the command that held it, ends every process of
+every node and removes FOLDER. A Ray worker has its own process group but keeps its node's session,
+so nodes are told apart by session id; a child whose parent died is adopted here and reaped.
+
+Alternatives that lost: `ray stop` ends every Ray on the machine; searching processes by their
+environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from remesh.actors.processes import kill, session_members
+
+PR_SET_CHILD_SUBREAPER = 36
+REAP_LIMIT_S = 10.0
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    sessions: list[int] = []
+    try:
+        for line in _requests():
+            request = json.loads(line)
+            sessions.append(_start(request))
+            os.write(1, f"{sessions[-1]}\n".encode())
+    finally:
+        _end(sessions)
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+def _requests() -> Iterator[bytes]:
+    """Lines of standard input until its end; children are reaped in between."""
+    buffer = b""
+    while True:
+        _reap()
+        readable, _, _ = select.select([0], [], [], 0.5)
+        if not readable:
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return
+        buffer += chunk
+        *lines, buffer = buffer.split(b"\n")
+        yield from lines
+
+
+def _start(request: dict[str, Any]) -> int:
+    with Path(request["log"]).open("ab") as log:
+        process = subprocess.Popen(
+            request["argv"],
+            env=request["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return process.pid
+
+
+def _end(sessions: list[int]) -> None:
+    """Kill until nobody is left: a process may fork while the list is read."""
+    limit_s = time.monotonic() + REAP_LIMIT_S
+    while (left := session_members(set(sessions))) and time.monotonic() < limit_s:
+        for pid in left:
+            kill(pid)
+        _reap()
+        time.sleep(0.01)
+    _reap()
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+if __name__ == "__main__":
+    main()

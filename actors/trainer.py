@@ -1,0 +1,270 @@
+"""The trainer thread of a worker: forms, restores, trains, and parks when told or when broken.
+
+A parked trainer holds no group and touches nothing, so only parking acknowledges a fence: the
+control thread raises the fence, which frees the trainer from wherever it waits, and whoever comes
+second, the parking or the request, sends the acknowledgement.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from remesh.parallel.engine import Engine, StepResult, Work
+from remesh.parallel.restore import broadcast_state
+
+from remesh.actors.faults import Faults
+from remesh.actors.orders import FormOrder
+from remesh.actors.reporter import Reporter
+from remesh.actors.saver import Saver
+from remesh.actors.stamps import Field, Stamps
+from remesh.data.stream import Stream
+from remesh.orchestrator.control.events import (
+    Event,
+    GroupBroken,
+    RestoreFailed,
+    WorkerFormed,
+    WorkerParked,
+    WorkerRestored,
+)
+from remesh.orchestrator.control.records import CheckpointState, PeerState, StepRecord
+from remesh.orchestrator.job import Job
+from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
+from remesh.parallel.fence import Fence
+from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.leaves import deal
+from remesh.parallel.state.manifest import CheckpointRef, parse_name
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a trainer works with; each is ready for use."""
+
+    worker: str
+    node_ip: str
+    job: Job
+    engine: Engine
+    stream: Stream
+    storage: Storage
+    stamps: Stamps
+    faults: Faults
+    reporter: Reporter
+    saver: Saver
+    post: Callable[[Event], None]
+
+
+class Trainer:
+    """`run` is the trainer thread; `form`, `fence` and `drain` are called by control threads."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._fence = Fence()
+        self._orders: queue.Queue[FormOrder] = queue.Queue()
+        self._parking = threading.Lock()
+        self._parked = True
+        self._unanswered: tuple[int, int] | None = None
+        self._drain: tuple[int, bool] = (-1, False)
+        self.generation = 0
+
+    def form(self, order: FormOrder) -> None:
+        self._orders.put(order)
+
+    def fence(self, generation: int, heard_step: int) -> None:
+        """End this generation and all before it; WorkerParked follows once the trainer stands."""
+        self._fence.up(generation)
+        with self._parking:
+            self._unanswered = (generation, heard_step)
+            self._answer()
+
+    def drain(self, generation: int, *, save: bool) -> None:
+        """Leave this generation at the next step boundary that all ranks agree on."""
+        self._drain = (generation, save)
+
+    def run(self) -> None:
+        while True:
+            order = self._orders.get()
+            self._parked = False
+            self.generation = order.generation
+            drained = self._run_generation(order)
+            with self._parking:
+                self._parked = True
+                self._answer()
+            if drained:
+                self._post_parked(order.generation, None, drained=True)
+
+    def _run_generation(self, order: FormOrder) -> bool:
+        """Whether it ended at a step boundary. Errors of a group are told, not raised."""
+        try:
+            group = self._form(order)
+            try:
+                self._restore(order, group)
+                return self._train(order, group)
+            finally:
+                group.close()
+        except Cancelled:
+            return False
+        except GroupError as error:
+            broken = str(error)
+        self._parts.post(
+            GroupBroken(worker=self._parts.worker, generation=order.generation, error=broken)
+        )
+        return False
+
+    def _form(self, order: FormOrder) -> Group:
+        started_s = time.monotonic()
+        group = Group.form(
+            Rendezvous(
+                host=order.store_host,
+                port=order.store_port,
+                generation=order.generation,
+                rank=order.rank,
+                size=order.world_size,
+                node_ip=self._parts.node_ip,
+                form_timeout_s=order.form_timeout_s,
+                op_timeout_s=order.op_timeout_s,
+            ),
+            self._fence,
+        )
+        self._parts.stamps[Field.GENERATION] = order.generation
+        self._parts.post(
+            WorkerFormed(
+                worker=self._parts.worker,
+                generation=order.generation,
+                form_s=time.monotonic() - started_s,
+            )
+        )
+        return group
+
+    def _restore(self, order: FormOrder, group: Group) -> None:
+        started_s = time.monotonic()
+        engine = self._parts.engine
+        match order.restore:
+            case PeerState(step=step, source=source):
+                if order.ranks_to_fill:
+                    broadcast_state(engine, group, source=source, at_step=step)
+            case CheckpointState(step=step, name=name):
+                self._read(order, name)
+            case _:
+                engine.reset()
+        self._parts.post(
+            WorkerRestored(
+                worker=self._parts.worker,
+                generation=order.generation,
+                at_step=order.from_step,
+                restore_s=time.monotonic() - started_s,
+            )
+        )
+
+    def _read(self, order: FormOrder, name: str) -> None:
+        """Raises: Cancelled after RestoreFailed: the controller will fence this generation."""
+        ref = parse_name(name)
+        assert ref, name
+        try:
+            self._parts.engine.load(read(self._parts.storage, ref), ref.step)
+        except CheckpointError as error:
+            failure = str(error)
+        else:
+            return
+        self._parts.post(
+            RestoreFailed(
+                worker=self._parts.worker,
+                generation=order.generation,
+                name=name,
+                error=failure,
+            )
+        )
+        raise Cancelled(failure)
+
+    def _train(self, order: FormOrder, group: Group) -> bool:
+        """Train to the last step or to a drain."""
+        train = self._parts.job.train
+        self._parts.reporter.enter(order.generation, reports=order.rank == 0)
+        step, result = order.from_step, None
+        while step < train.steps and not (result and result.drain):
+            step += 1
+            self._fence.check(order.generation)
+            self._fire(order, step)
+            result = self._step(order, group, step)
+            last = step == train.steps
+            if last or step % self._parts.job.checkpoint.every == 0 or result.save:
+                self._save(order, step)
+        self._parts.reporter.flush()
+        return True
+
+    def _step(self, order: FormOrder, group: Group, step: int) -> StepResult:
+        started_s = time.monotonic()
+        drain, save = self._drain
+        asked = drain == order.generation
+        work = Work(
+            group=group,
+            fence=self._fence,
+            generation=order.generation,
+            leaves=deal(self._parts.job.num_leaves, order.world_size)[order.rank],
+            fill=partial(self._fill, step),
+            stamp=self._stamp,
+            drain=asked,
+            save=asked and save,
+        )
+        result = self._parts.engine.step(step, work)
+        record = StepRecord(
+            step=step,
+            loss=result.loss,
+            grad_norm=result.grad_norm,
+            lr=result.lr,
+            tokens=result.tokens,
+            samples=result.samples,
+            digest=result.digest,
+            applied=result.applied,
+            step_s=time.monotonic() - started_s,
+            ended_s=time.time(),
+        )
+        self._parts.reporter.add(record)
+        return result
+
+    def _fill(
+        self, step: int, first: int, out: "np.ndarray[tuple[int, int], np.dtype[np.uint16]]"
+    ) -> tuple[int, int, int]:
+        digest = self._parts.stream.fill(step, first, out)
+        return digest.high, digest.low, digest.count
+
+    def _fire(self, order: FormOrder, step: int) -> None:
+        self._parts.faults.fire(
+            step,
+            is_last_rank=order.rank == order.world_size - 1,
+            is_node_victim=order.rank == order.victim,
+        )
+
+    def _save(self, order: FormOrder, step: int) -> None:
+        self._parts.saver.save(
+            self._parts.engine.state(),
+            CheckpointRef(step=step, generation=order.generation),
+            rank=order.rank,
+            num_writers=order.world_size,
+        )
+
+    def _stamp(self, step: int, operation: int, phase: int) -> None:
+        stamps = self._parts.stamps
+        stamps[Field.STEP], stamps[Field.OPERATION], stamps[Field.PHASE] = step, operation, phase
+
+    def _answer(self) -> None:
+        """Acknowledge the newest fence, if there is one and the trainer stands outside of it."""
+        if self._unanswered and self._parked:
+            generation, heard_step = self._unanswered
+            self._unanswered = None
+            self._post_parked(generation, heard_step, drained=False)
+
+    def _post_parked(self, generation: int, heard_step: int | None, *, drained: bool) -> None:
+        self._parts.post(
+            WorkerParked(
+                worker=self._parts.worker,
+                generation=generation,
+                at_step=self._parts.engine.at_step,
+                drained=drained,
+                records=self._parts.reporter.since(heard_step),
+            )
+        )

@@ -1,0 +1,147 @@
+"""Signs of life and death, turned into events: Ray's deaths, agents' beats, nodes that come and go.
+
+Three sources, the fastest wins: the pending reference of an actor's `live` call fails within
+milliseconds of its process' death; an agent's missing beats tell of a dead host; Ray's own list of
+nodes is the backstop. A node that was lost once is never offered again: its id is final.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from remesh.orchestrator.control.events import (
+    Event,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    WorkerFrozen,
+    WorkerLost,
+)
+from remesh.orchestrator.control.timers import Timers
+
+NODES_EVERY_S = 0.5
+HEAD = "node:__internal_head__"
+
+
+class Watch:
+    """`post` is called from several threads; `died_at_s` knows the moment of deaths on order."""
+
+    def __init__(
+        self,
+        *,
+        post: Callable[[Event], None],
+        died_at_s: Callable[[str], float | None],
+        timers: Timers,
+    ) -> None:
+        self._post = post
+        self._died_at_s = died_at_s
+        self._timers = timers
+        self._lock = threading.Lock()
+        self._node_ids: dict[str, str] = {}
+        self._beats: dict[str, float] = {}
+        self._silent: set[str] = set()
+        self._offered: set[str] = set()
+        self._lost: set[str] = set()
+        self._frozen: set[str] = set()
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        self._look_at_nodes()
+        for loop, every_s in (
+            (self._look_at_beats, self._timers.silent_s / 5),
+            (self._look_at_nodes, NODES_EVERY_S),
+        ):
+            threading.Thread(target=self._repeat, args=(loop, every_s), daemon=True).start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def worker(self, worker: str, life: Any) -> None:
+        """Report the end of this worker's `live` call as its loss."""
+
+        def lost(future: Any) -> None:
+            cause = _cause(future.exception())
+            died_at_s = self._died_at_s(worker)
+            self._post(WorkerLost(worker=worker, cause=cause, died_at_s=died_at_s))
+
+        life.future().add_done_callback(lost)
+
+    def agent(self, node: str) -> None:
+        """Expect this node's beats from now on."""
+        with self._lock:
+            self._beats[node] = time.monotonic()
+
+    def node_id(self, node: str) -> str:
+        """Ray's id of a node that was offered."""
+        return self._node_ids[node]
+
+    def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
+        """An agent's sign of life, with the workers that give none; how many nodes beat."""
+        with self._lock:
+            self._beats[node] = time.monotonic()
+            self._silent.discard(node)
+            news = [(worker, age_s) for worker, age_s in frozen if worker not in self._frozen]
+            self._frozen.update(worker for worker, _ in news)
+        for worker, age_s in news:
+            self._post(WorkerFrozen(worker=worker, silent_s=age_s))
+        return len(self._beats)
+
+    def _repeat(self, loop: Callable[[], None], every_s: float) -> None:
+        while not self._ended.wait(every_s):
+            loop()
+
+    def _look_at_beats(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            ages = {node: now - beat for node, beat in self._beats.items()}
+            late = {node for node, age_s in ages.items() if age_s > self._timers.silent_s}
+            news = late - self._silent
+            self._silent |= news
+        for node in news:
+            self._post(NodeSilent(node=node, silent_s=ages[node]))
+        for node in late:
+            if ages[node] > self._timers.node_lost_s:
+                self._lose(node, f"no sign of life for {ages[node]:.1f} s")
+
+    def _look_at_nodes(self) -> None:
+        for entry in ray.nodes():
+            node = self._name(entry)
+            resources = entry["Resources"]
+            if not entry["Alive"]:
+                self._lose(node, "Ray lost it")
+            elif slots := int(resources.get("CPU", 0)):
+                self._offer(NodeJoined(node=node, slots=slots, head=HEAD in resources))
+
+    def _name(self, entry: dict[str, Any]) -> str:
+        """A node's address and the start of its id: short, and another one after a restart."""
+        node_id = str(entry["NodeID"])
+        name = f"{entry['NodeManagerAddress']}-{node_id[:6]}"
+        self._node_ids[name] = node_id
+        return name
+
+    def _offer(self, joined: NodeJoined) -> None:
+        if joined.node not in self._offered:
+            self._offered.add(joined.node)
+            self._post(joined)
+
+    def _lose(self, node: str, cause: str) -> None:
+        with self._lock:
+            self._beats.pop(node, None)
+            known = node in self._offered and node not in self._lost
+            self._lost.add(node)
+        if known:
+            self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
+
+
+def _cause(error: BaseException | None) -> str:
+    """One line for the loss of an actor."""
+    if error is None:
+        return "its process ended"
+    if isinstance(error, ray.exceptions.RayTaskError):
+        error = error.cause
+    elif isinstance(error, ray.exceptions.RayActorError):
+        return "its process died"
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,81 @@
+"""WorkerActor: one process, one device, at most one rank.
+
+`live` is the trainer thread and runs for as long as the worker; orders arrive on control threads,
+which stay responsive while the trainer is inside a collective. A third thread beats and looks at
+the lease: without a lease a worker ends itself, so that nothing outlives its controller for long.
+"""
+
+import os
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import ray
+
+from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
+from remesh.actors.stamps import Field, Stamps, folder_of
+from remesh.actors.trainer import Trainer, build_trainer
+from remesh.data.errors import DataError
+from remesh.orchestrator.control.events import Event, WorkerErred, WorkerReady
+from remesh.orchestrator.control.timers import Timers
+from remesh.parallel.errors import CheckpointError, LayoutError
+
+USER_ERRORS = (DataError, LayoutError, CheckpointError)
+
+
+class Worker:
+    """Calls on the control threads return at once; the trainer's answers are events."""
+
+    def __init__(self, spec: RunSpec, worker: str, node: str) -> None:
+        self._spec = spec
+        self._worker = worker
+        self._node = node
+        self._trainer: Trainer | None = None
+
+    def live(self) -> None:
+        """Warm up, report, train on orders. After an error of the job itself the run must end."""
+        controller = ray.get_actor(self._spec.controller, NAMESPACE)
+        post = partial(_post, controller)
+        try:
+            stamps = self._begin_to_beat()
+            self._trainer = build_trainer(self._spec, self._worker, self._node, stamps, post)
+            post(WorkerReady(worker=self._worker, node=self._node, pid=os.getpid()))
+            self._trainer.run()
+        except USER_ERRORS as error:
+            post(self._erred(str(error), user_error=True))
+            raise
+
+    def form(self, order: FormOrder) -> None:
+        if self._trainer:
+            self._trainer.form(order)
+
+    def fence(self, generation: int, heard_step: int) -> None:
+        if self._trainer:
+            self._trainer.fence(generation, heard_step)
+
+    def drain(self, generation: int, save: bool) -> None:  # noqa: FBT001 - actor calls are positional
+        if self._trainer:
+            self._trainer.drain(generation, save=save)
+
+    def _begin_to_beat(self) -> Stamps:
+        stamps = Stamps.create(folder_of(self._spec.run, self._node), self._worker, os.getpid())
+        threading.Thread(target=self._beat, args=(stamps,), daemon=True).start()
+        return stamps
+
+    def _beat(self, stamps: Stamps) -> None:
+        timers = Timers(patience_s=self._spec.job.elastic.patience_s)
+        while stamps.age_s(Field.LEASE_NS) < timers.lease_s:
+            stamps[Field.BEAT_NS] = time.monotonic_ns()
+            time.sleep(timers.silent_s / 5)
+        os._exit(1)
+
+    def _erred(self, error: str, *, user_error: bool) -> WorkerErred:
+        generation = self._trainer.generation if self._trainer else 0
+        return WorkerErred(
+            worker=self._worker, generation=generation, error=error, user_error=user_error
+        )
+
+
+def _post(controller: Any, event: Event) -> None:
+    controller.post.options(concurrency_group="inbox").remote(event)
