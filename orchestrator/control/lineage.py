@@ -36,7 +36,3 @@ class Lineage:
             if from_step < step:
                 return generation
         return None
-
-    def began(self, generation: int) -> int | None:
-        """The step that `generation` started from, None if it was abandoned wholly."""
-        return next((from_step for older, from_step in self.chain if older == generation), None)

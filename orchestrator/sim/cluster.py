@@ -1,0 +1,239 @@
+"""The simulated cluster around the controller: nodes, processes, watches, storage."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.control.events import (
+    CheckpointCommitted,
+    CommitFailed,
+    Event,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    WorkerFrozen,
+    WorkerLost,
+    WorkerReady,
+)
+from remesh.orchestrator.sim.mesh import Mesh
+from remesh.orchestrator.sim.network import Network
+from remesh.orchestrator.sim.process import Process
+from remesh.orchestrator.sim.world import InvariantError, Saved, World, value_after
+
+HEAD = "node-0"
+START_FAILS = 0.03
+COMMIT_FAILS = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A node. `cut_off` hosts live on, unheard."""
+
+    name: str
+    slots: int
+    alive: bool = True
+    cut_off: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """Carries out commands as the actors would. `tell` hands an event to the controller.
+
+    `knows` says whether the controller counts on a node, `voted` hears of every finished step.
+    """
+
+    world: World
+    network: Network
+    tell: Callable[[Event], None]
+    voted: Callable[[int], None]
+    knows: Callable[[str], bool]
+    hosts: dict[str, Host] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
+    meshes: dict[int, Mesh] = field(default_factory=dict)
+    ended: bool = False
+
+    def join(self) -> None:
+        """A further node offers its slots."""
+        host = Host(name=f"node-{len(self.hosts)}", slots=self.world.settings.slots)
+        self.hosts[host.name] = host
+        event = NodeJoined(node=host.name, slots=host.slots, head=host.name == HEAD)
+        self.post(host.name, event)
+
+    def post(self, node: str, event: Event) -> None:
+        """An event on its way from a node to the controller."""
+        if self.hosts[node].alive:
+            self.network.send(node, lambda: self.tell(event))
+
+    def carry_out(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartWorker():
+                self._to_node(command.node, lambda: self._start(command))
+            case cmd.EndWorker():
+                self._to_node(command.node, lambda: self._end(command))
+            case cmd.Form():
+                self._form(command)
+            case cmd.Fence() | cmd.Drain():
+                for name in command.workers:
+                    self._to_worker(name, command, None)
+            case cmd.Commit():
+                self._commit(command)
+            case cmd.End():
+                self.ended = True
+            case cmd.Announce():
+                pass
+
+    def kill(self, process: Process, cause: str = "killed by SIGKILL") -> None:
+        """A process dies; its node tells, if it can."""
+        if not process.alive:
+            return
+        died_at_s = self.world.agenda.now_s
+        self._die(process)
+        event = WorkerLost(worker=process.name, cause=cause, died_at_s=died_at_s)
+        delay_s = self.world.between(0.013, 0.06)
+        self.world.agenda.after(delay_s, lambda: self.post(process.node, event))
+
+    def kill_host(self, host: Host) -> None:
+        """A node dies with all its processes; nobody tells but its silence."""
+        host.alive = False
+        for process in self._on(host):
+            self._die(process)
+        self._watch(host)
+
+    def cut(self, host: Host, for_s: float) -> None:
+        """A node is unreachable for a while. Its processes live on, at most for their lease."""
+        host.cut_off = True
+        self.network.cut(host.name)
+        self._watch(host)
+        lease_s = self.world.timers.lease_s
+        if for_s > lease_s:
+            self.world.agenda.after(lease_s, lambda: self._end_lease(host))
+        self.world.agenda.after(for_s, lambda: self._heal(host))
+
+    def freeze(self, process: Process, for_s: float) -> None:
+        process.frozen = True
+        self.world.agenda.after(for_s, lambda: self._thaw(process))
+        silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
+        self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
+
+    def _on(self, host: Host) -> list[Process]:
+        return [process for process in self.processes.values() if process.node == host.name]
+
+    def _die(self, process: Process) -> None:
+        if process.alive:
+            process.alive = False
+            if process.mesh is not None:
+                process.mesh.died(process)
+
+    def _watch(self, host: Host) -> None:
+        """The controller's watch of beats: silent after one patience, lost after three."""
+        timers = self.world.timers
+        for patiences in (1.0, 2.0):
+            silent_s = timers.silent_s * patiences * self.world.between(1.0, 1.3)
+            event = NodeSilent(node=host.name, silent_s=silent_s)
+            self._if_still_silent(host, silent_s, event)
+        cause = f"no sign of life for {timers.node_lost_s:.1f} s"
+        lost = NodeLost(node=host.name, cause=cause)
+        self._if_still_silent(host, timers.node_lost_s * self.world.between(1.0, 1.3), lost)
+
+    def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
+        def check() -> None:
+            if host.cut_off or not host.alive:
+                self.tell(event)
+
+        self.world.agenda.after(delay_s, check)
+
+    def _heal(self, host: Host) -> None:
+        if not host.cut_off or not host.alive:
+            return
+        host.cut_off = False
+        self.network.heal(host.name)
+        if not self.knows(host.name):
+            self._rejoin(host)
+        for process in self._on(host):
+            if process.mesh is not None:
+                process.mesh.resume()
+
+    def _rejoin(self, host: Host) -> None:
+        """A node that was given up starts over: none of its old processes may go on."""
+        for process in self._on(host):
+            self._die(process)
+        self.post(host.name, NodeJoined(node=host.name, slots=host.slots))
+
+    def _end_lease(self, host: Host) -> None:
+        if host.cut_off:
+            for process in self._on(host):
+                self._die(process)
+
+    def _thaw(self, process: Process) -> None:
+        if process.alive and process.frozen:
+            mesh = process.mesh
+            process.thaw()
+            if mesh is not None:
+                mesh.resume()
+
+    def _say_frozen(self, process: Process, silent_s: float) -> None:
+        if process.alive and process.frozen:
+            self.post(process.node, WorkerFrozen(worker=process.name, silent_s=silent_s))
+
+    def _to_node(self, node: str, action: Callable[[], None]) -> None:
+        self.network.send(node, lambda: action() if self.hosts[node].alive else None)
+
+    def _to_worker(
+        self, name: str, command: cmd.Form | cmd.Fence | cmd.Drain, mesh: Mesh | None
+    ) -> None:
+        process = self.processes[name]
+        self._to_node(process.node, lambda: process.act(lambda: process.receive(command, mesh)))
+
+    def _start(self, command: cmd.StartWorker) -> None:
+        if command.worker in self.processes:
+            return
+        process = Process(world=self.world, name=command.worker, node=command.node)
+        self.processes[process.name] = process
+        start_s = self.world.between(1.0, 3.0)
+        if self.world.chance.random() < START_FAILS:
+            process.soon(start_s / 2, lambda: self.kill(process, "could not import torch"))
+        ready = WorkerReady(worker=process.name, node=process.node, pid=len(self.processes))
+        process.soon(start_s, lambda: self.post(process.node, ready))
+
+    def _end(self, command: cmd.EndWorker) -> None:
+        process = self.processes.get(command.worker)
+        if process is not None:
+            self.kill(process, f"ended: {command.reason}")
+
+    def _form(self, form: cmd.Form) -> None:
+        mesh = Mesh(
+            world=self.world,
+            form=form,
+            processes=self.processes,
+            reachable=self._reachable,
+            voted=self.voted,
+        )
+        self.meshes[form.generation] = mesh
+        for member in form.members:
+            self._to_worker(member.worker, form, mesh)
+
+    def _reachable(self, nodes: set[str]) -> bool:
+        """Whether these nodes reach each other: all of them cut off would be apart as well."""
+        return len(nodes) == 1 or not any(self.hosts[node].cut_off for node in nodes)
+
+    def _commit(self, commit: cmd.Commit) -> None:
+        """The controller's own process puts the manifest."""
+        members = self.meshes[commit.generation].form.members
+        for member in members:
+            if (commit.generation, commit.step, member.worker) not in self.world.written:
+                raise InvariantError(f"{commit} lacks the file of {member.worker}")
+        self.world.agenda.after(self.world.between(0.001, 0.02), lambda: self._committed(commit))
+
+    def _committed(self, commit: cmd.Commit) -> None:
+        last = commit.step >= self.world.settings.steps
+        if not last and self.world.chance.random() < COMMIT_FAILS:
+            self.tell(
+                CommitFailed(generation=commit.generation, step=commit.step, error="disk is full")
+            )
+            return
+        name = f"step-{commit.step:08d}.gen-{commit.generation}"
+        value = 0
+        for step in range(1, commit.step + 1):
+            value = value_after(value, step)
+        self.world.committed[name] = Saved(step=commit.step, value=value)
+        self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))

@@ -1,0 +1,120 @@
+"""What befalls the simulated cluster: drawn from the seed, at random or cruelly close moments."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from remesh.orchestrator.control.events import StopRequested
+from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
+from remesh.orchestrator.sim.process import Process
+from remesh.orchestrator.sim.world import World
+
+WEIGHTS = {
+    "kill": 6,
+    "kill twice": 2,
+    "kill node": 3,
+    "freeze": 3,
+    "blink": 2,
+    "cut off": 3,
+    "join": 3,
+    "corrupt checkpoint": 1,
+    "kill all": 1,
+    "stop": 1,
+}
+SHORTLY_AFTER = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    kind: str
+    at_s: float
+
+
+def draw_faults(chance: Random, span_s: float) -> list[Fault]:
+    """Up to six faults; about half of them strike while the one before is being dealt with."""
+    faults: list[Fault] = []
+    kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+    for kind in chance.choices(kinds, weights, k=chance.randint(0, 6)):
+        at_s = chance.uniform(0.0, span_s)
+        if faults and chance.random() < SHORTLY_AFTER:
+            at_s = faults[-1].at_s + chance.uniform(0.0, 1.5)
+        faults.append(Fault(kind=kind, at_s=at_s))
+    return sorted(faults, key=lambda fault: fault.at_s)
+
+
+def strike(fault: Fault, cluster: Cluster) -> None:
+    STRIKES[fault.kind](cluster)
+
+
+def _kill_node(cluster: Cluster) -> None:
+    for host in _other_hosts(cluster)[:1]:
+        cluster.kill_host(host)
+
+
+def _cut_off(cluster: Cluster) -> None:
+    """Mostly for a while, sometimes for longer than the leases last."""
+    for host in _other_hosts(cluster)[:1]:
+        world = cluster.world
+        cluster.cut(host, world.between(0.1, 4.0) if _often(world) else 60.0)
+
+
+def _freeze(cluster: Cluster) -> None:
+    """Mostly for a while, sometimes for good."""
+    for process in _living(cluster)[:1]:
+        world = cluster.world
+        cluster.freeze(process, world.between(0.5, 5.0) if _often(world) else 1e6)
+
+
+def _blink(cluster: Cluster) -> None:
+    """Too short for anybody to notice."""
+    for process in _living(cluster)[:1]:
+        cluster.freeze(process, cluster.world.between(0.0, 0.4))
+
+
+def _corrupt_checkpoint(cluster: Cluster) -> None:
+    for saved in list(cluster.world.committed.values())[-1:]:
+        saved.readable = False
+
+
+def _stop(cluster: Cluster) -> None:
+    cluster.tell(StopRequested(reason="stopped by the user"))
+
+
+def _often(world: World) -> bool:
+    return world.chance.random() < 0.7  # noqa: PLR2004 - a share of faults
+
+
+def _kill_some(cluster: Cluster, count: int) -> None:
+    for process in _living(cluster)[:count]:
+        cluster.kill(process)
+
+
+def _living(cluster: Cluster) -> list[Process]:
+    """Living processes of heard nodes in random order."""
+    living = [
+        process
+        for process in cluster.processes.values()
+        if process.alive and not process.frozen and not cluster.hosts[process.node].cut_off
+    ]
+    cluster.world.chance.shuffle(living)
+    return living
+
+
+def _other_hosts(cluster: Cluster) -> list[Host]:
+    hosts = [h for h in cluster.hosts.values() if h.alive and not h.cut_off and h.name != HEAD]
+    cluster.world.chance.shuffle(hosts)
+    return hosts
+
+
+STRIKES: Mapping[str, Callable[[Cluster], None]] = {
+    "kill": lambda cluster: _kill_some(cluster, 1),
+    "kill twice": lambda cluster: _kill_some(cluster, 2),
+    "kill all": lambda cluster: _kill_some(cluster, len(cluster.processes)),
+    "kill node": _kill_node,
+    "freeze": _freeze,
+    "blink": _blink,
+    "cut off": _cut_off,
+    "join": Cluster.join,
+    "corrupt checkpoint": _corrupt_checkpoint,
+    "stop": _stop,
+}

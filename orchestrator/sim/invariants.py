@@ -1,0 +1,95 @@
+"""What must hold after every event, whatever befell the cluster."""
+
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import Event, NodeJoined, NodeLost, WorkerLost
+from remesh.orchestrator.control.ledger import Ledger, Span
+from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.phases import ENDED, Phase
+from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
+
+
+@dataclass(slots=True)
+class Invariants:
+    """Watches one controller. `dead` are the workers and nodes that it was told are dead."""
+
+    controller: Controller
+    dead: set[str] = field(default_factory=set)
+    formed: dict[int, cmd.Form] = field(default_factory=dict)
+    commits: set[tuple[int, int]] = field(default_factory=set)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def after(self, event: Event, commands: list[cmd.Command]) -> None:
+        self.ledger.note(event)
+        match event:
+            case WorkerLost():
+                self.dead.add(event.worker)
+            case NodeLost():
+                self.dead.add(event.node)
+            case NodeJoined():
+                self.dead.discard(event.node)
+        for command in commands:
+            self._check_command(command)
+        self._check_state()
+
+    def voted(self, generation: int) -> None:
+        """A step of `generation` is done by all its members."""
+        state = self.controller.state
+        form = self.formed[generation]
+        others = [number for number in self.formed if number > generation]
+        if others and any(member.worker in state.roster.workers for member in form.members):
+            raise InvariantError(f"generation {generation} makes a step beside {max(others)}")
+
+    def at_end(self) -> None:
+        """Nothing lost, nothing repeated, up to the step that the run stands on."""
+        state = self.controller.state
+        if state.phase is Phase.FINISHED:
+            last = self.controller.options.steps
+        elif state.phase is Phase.STOPPED:
+            last = state.checkpoints.newest_step or 0
+        else:
+            return
+        span = Span(first=0, last=last, global_batch=GLOBAL_BATCH)
+        samples = self.ledger.samples(state.lineage, span, digest_of)
+        if samples.lost or samples.repeated or samples.consumed != samples.expected:
+            raise InvariantError(f"samples do not add up: {samples}")
+
+    def _check_command(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartWorker() | cmd.EndWorker():
+                self._check_alive(command, [command.node])
+            case cmd.Fence() | cmd.Drain():
+                self._check_alive(command, command.workers)
+            case cmd.Form():
+                self._check_alive(command, [member.worker for member in command.members])
+                if command.generation != max(self.formed, default=0) + 1:
+                    raise InvariantError(f"{command} does not follow {max(self.formed)}")
+                self.formed[command.generation] = command
+            case cmd.Commit():
+                if not self.controller.state.lineage.holds(command.generation, command.step):
+                    raise InvariantError(f"{command} is of an abandoned timeline")
+                if (command.generation, command.step) in self.commits:
+                    raise InvariantError(f"{command} was asked for before")
+                self.commits.add((command.generation, command.step))
+
+    def _check_alive(self, command: cmd.Command, names: list[str] | tuple[str, ...]) -> None:
+        if not self.dead.isdisjoint(names):
+            raise InvariantError(f"{command} goes to the dead: {self.dead & set(names)}")
+
+    def _check_state(self) -> None:
+        state = self.controller.state
+        counts = dict.fromkeys(WorkerState, 0)
+        for worker in state.roster.workers.values():
+            counts[worker.state] += 1
+        if counts != state.roster.counts:
+            raise InvariantError(f"counted {counts}, the roster says {state.roster.counts}")
+        if any(node.num_workers > node.slots for node in state.roster.nodes.values()):
+            raise InvariantError("a node holds more workers than it has slots")
+        if state.phase in ENDED:
+            return
+        if state.started and self.controller.next_deadline_s() is None:
+            raise InvariantError(f"{state.phase} could last for ever")
+        if state.generations and not state.current.unparked <= state.roster.workers.keys():
+            raise InvariantError("a lost worker is waited for")

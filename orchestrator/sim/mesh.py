@@ -1,0 +1,107 @@
+"""A simulated mesh: what couples the processes of one generation through their collectives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from remesh.orchestrator.control.commands import Form
+from remesh.orchestrator.sim.process import Doing, Process
+from remesh.orchestrator.sim.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Mesh:
+    """Forms when all members have come; a step ends when all have voted.
+
+    A dead member or one that left breaks the others' collectives after a short while, whoever of
+    them waits; a frozen or unreachable one breaks nothing and lets everybody wait.
+    """
+
+    world: World
+    form: Form
+    processes: dict[str, Process]
+    reachable: Callable[[set[str]], bool]
+    voted: Callable[[int], None]
+    arrived: set[str] = field(default_factory=set)
+    at_boundary: set[str] = field(default_factory=set)
+    voting: bool = False
+    waiting: bool = False
+    torn: bool = False
+
+    @property
+    def generation(self) -> int:
+        return self.form.generation
+
+    @property
+    def members(self) -> list[Process]:
+        """Members that were ever heard of; one whose process is gone stays here as a dead one."""
+        return [self.processes[m.worker] for m in self.form.members]
+
+    def process(self, rank: int) -> Process:
+        return self.members[rank]
+
+    def arrive(self, process: Process) -> None:
+        self.arrived.add(process.name)
+        timeout_s = self.world.settings.patience_s * self.world.between(1.0, 2.0)
+        process.soon(timeout_s, lambda: self._form_timed_out(process))
+        if len(self.arrived) == len(self.form.members):
+            for member in self.members:
+                member.soon(self.world.between(0.002, 0.007), partial(member.formed, self.form))
+
+    def ready(self, process: Process) -> None:
+        """A member stands at a step boundary and goes into the next step."""
+        self.at_boundary.add(process.name)
+        if self.torn:
+            self._break_soon(process)
+        elif len(self.at_boundary) == len(self.form.members):
+            self.at_boundary.clear()
+            self.voting = True
+            step_s = self.world.settings.step_s * self.world.between(0.8, 1.3)
+            self.world.agenda.after(step_s, lambda: self._vote(step_s))
+
+    def left(self, process: Process) -> None:
+        """A member's groups are closed: the others' collectives fail soon after."""
+        self.torn = True
+        for member in self.members:
+            if member is not process:
+                self._break_soon(member)
+
+    def died(self, process: Process) -> None:
+        """A death amid the vote lets it pass for some of the others and not for the rest."""
+        if self.voting and self.world.chance.random() < 0.4:  # noqa: PLR2004 - a share of deaths
+            self._pass([m for m in self.members if self.world.chance.random() < 0.5])  # noqa: PLR2004
+        self.left(process)
+
+    def resume(self) -> None:
+        """Somebody thawed or came back: a vote that waited goes on."""
+        if self.waiting:
+            self.waiting = False
+            self.world.agenda.after(0.001, lambda: self._vote(self.world.settings.step_s))
+
+    def _break_soon(self, process: Process) -> None:
+        delay_s = self.world.between(0.01, 0.13)
+        process.soon(delay_s, lambda: process.broken(self.generation, "a peer is gone"))
+
+    def _form_timed_out(self, process: Process) -> None:
+        if process.in_mesh(self.generation) and process.doing is Doing.FORMING:
+            process.broken(self.generation, "forming timed out")
+
+    def _vote(self, step_s: float) -> None:
+        members = self.members
+        if not self.voting or not all(m.in_mesh(self.generation) for m in members):
+            return
+        if any(m.frozen for m in members) or not self.reachable({m.node for m in members}):
+            self.waiting = True
+            return
+        self.voted(self.generation)
+        self._pass(members, step_s)
+
+    def _pass(self, members: list[Process], step_s: float | None = None) -> None:
+        self.voting = False
+        drains = [m.drain for m in self.members if m.drain is not None]
+        leave, save = bool(drains), any(drain.save for drain in drains)
+        for member in members:
+            if member.in_mesh(self.generation) and member.doing is Doing.TRAINING:
+                step = (member.at_step or 0) + 1
+                seconds = step_s or self.world.settings.step_s
+                member.act(partial(member.update, step, seconds, leave=leave, save=save))

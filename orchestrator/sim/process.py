@@ -1,0 +1,260 @@
+"""A simulated worker process: parks, forms, restores, trains, saves, and may freeze or die."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from remesh.orchestrator.control.commands import Drain, Fence, Form
+from remesh.orchestrator.control.events import (
+    FilesSaved,
+    GroupBroken,
+    RestoreFailed,
+    StepsDone,
+    WorkerFormed,
+    WorkerParked,
+    WorkerRestored,
+)
+from remesh.orchestrator.control.records import (
+    CheckpointState,
+    FreshState,
+    PeerState,
+    SavedFile,
+    StepRecord,
+)
+from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
+
+if TYPE_CHECKING:
+    from remesh.orchestrator.sim.mesh import Mesh
+
+REPORT_S = 1.0
+
+
+class Doing(StrEnum):
+    PARKED = "parked"
+    FORMING = "forming"
+    RESTORING = "restoring"
+    TRAINING = "training"
+    UPDATING = "updating"
+    SAVING = "saving"
+
+
+ACTIVE = frozenset(Doing) - {Doing.PARKED}
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """`value` stands for the parameters at `at_step`. `stalled` is what a frozen process missed."""
+
+    world: World
+    name: str
+    node: str
+    alive: bool = True
+    frozen: bool = False
+    doing: Doing = Doing.PARKED
+    mesh: "Mesh | None" = None
+    generation: int = 0
+    rank: int = 0
+    fenced: int = 0
+    at_step: int | None = None
+    value: int = 0
+    records: list[StepRecord] = field(default_factory=list)
+    reported: int = 0
+    reporting: bool = False
+    drain: Drain | None = None
+    stalled: list[Callable[[], None]] = field(default_factory=list)
+
+    def soon(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Acts after a while, later if frozen by then, never if dead."""
+        self.world.agenda.after(delay_s, lambda: self.act(action))
+
+    def act(self, action: Callable[[], None]) -> None:
+        if self.alive and self.frozen:
+            self.stalled.append(action)
+        elif self.alive:
+            action()
+
+    def in_mesh(self, generation: int) -> bool:
+        return self.alive and self.generation == generation and self.doing in ACTIVE
+
+    def receive(self, command: Form | Fence | Drain, mesh: "Mesh | None" = None) -> None:
+        match command:
+            case Form():
+                if mesh is not None and command.generation > max(self.fenced, self.generation):
+                    self._form(command, mesh)
+            case Fence():
+                self._fence(command)
+            case Drain():
+                if self.generation == command.generation:
+                    self.drain = command
+
+    def formed(self, form: Form) -> None:
+        if not (self.in_mesh(form.generation) and self.doing is Doing.FORMING):
+            return
+        self.doing = Doing.RESTORING
+        event = WorkerFormed(worker=self.name, generation=self.generation, form_s=0.005)
+        self.world.post(self.node, event)
+        self.soon(self.world.between(0.005, 0.05), lambda: self._restore(form))
+
+    def update(self, step: int, step_s: float, *, leave: bool, save: bool) -> None:
+        """The step's vote has passed: nothing but death keeps the update from being finished."""
+        if self.at_step != step - 1 or self.doing is not Doing.TRAINING:
+            raise InvariantError(f"{self.name} at {self.at_step} ({self.doing}) updates {step}")
+        self.doing = Doing.UPDATING
+        delay_s = self.world.between(0.0, 0.015)
+        self.soon(delay_s, lambda: self._updated(step, step_s, leave=leave, save=save))
+
+    def broken(self, generation: int, error: str) -> None:
+        """A collective failed: the groups are closed, the controller hears, the trainer parks."""
+        if not self.in_mesh(generation) or self.doing is Doing.UPDATING:
+            return
+        event = GroupBroken(worker=self.name, generation=generation, error=error)
+        self.world.post(self.node, event)
+        self._park(drained=False)
+
+    def thaw(self) -> None:
+        self.frozen = False
+        missed, self.stalled = self.stalled, []
+        for action in missed:
+            self.act(action)
+
+    def _form(self, form: Form, mesh: "Mesh") -> None:
+        if self.doing is not Doing.PARKED:
+            raise InvariantError(f"{self.name} is to form {form.generation} while {self.doing}")
+        self.doing, self.mesh, self.generation = Doing.FORMING, mesh, form.generation
+        self.rank = next(m.rank for m in form.members if m.worker == self.name)
+        self.records, self.reported, self.drain = [], 0, None
+        mesh.arrive(self)
+
+    def _restore(self, form: Form) -> None:
+        if not (self.in_mesh(form.generation) and self.doing is Doing.RESTORING):
+            return
+        mesh = self.mesh
+        assert mesh is not None
+        match form.restore:
+            case FreshState():
+                self.at_step, self.value = 0, 0
+            case PeerState(step=step, source=source):
+                if not self._copy(mesh.process(source), step):
+                    return
+            case CheckpointState(name=name):
+                saved = self.world.committed[name]
+                if not saved.readable:
+                    self._cannot_restore(form, name)
+                    return
+                self.at_step, self.value = saved.step, saved.value
+        if self.at_step != form.from_step:
+            raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
+        event = WorkerRestored(
+            worker=self.name, generation=self.generation, at_step=form.from_step, restore_s=0.01
+        )
+        self.world.post(self.node, event)
+        self.doing = Doing.TRAINING
+        if form.from_step >= self.world.settings.steps:
+            self._save(leave=True)
+        else:
+            mesh.ready(self)
+
+    def _copy(self, source: "Process", step: int) -> bool:
+        """Whether the state could be had: the source may be gone by now."""
+        if self.at_step == step:
+            if source.in_mesh(self.generation) and source.value != self.value:
+                raise InvariantError(f"{self.name} and {source.name} differ at step {step}")
+            return True
+        if not source.in_mesh(self.generation):
+            self.broken(self.generation, "the source of the state is gone")
+            return False
+        if source.at_step != step:
+            raise InvariantError(f"{source.name} holds {source.at_step}, not {step}")
+        self.at_step, self.value = source.at_step, source.value
+        return True
+
+    def _cannot_restore(self, form: Form, name: str) -> None:
+        event = RestoreFailed(
+            worker=self.name, generation=form.generation, name=name, error="hash differs"
+        )
+        self.world.post(self.node, event)
+        self._park(drained=False)
+
+    def _updated(self, step: int, step_s: float, *, leave: bool, save: bool) -> None:
+        self.at_step, self.value = step, value_after(self.value, step)
+        self.records.append(record_of(step, step_s, self.world.agenda.now_s))
+        self._report_later()
+        settings = self.world.settings
+        last = step == settings.steps
+        if self.fenced >= self.generation:
+            self._park(drained=False)
+        elif save or last or step % settings.every == 0:
+            self._save(leave=leave or last)
+        elif leave:
+            self._park(drained=True)
+        else:
+            self._next_step()
+
+    def _save(self, *, leave: bool) -> None:
+        self.doing = Doing.SAVING
+        generation, step = self.generation, self.at_step
+        assert step is not None
+
+        def written() -> None:
+            self.world.written.add((generation, step, self.name))
+            files = (SavedFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),)
+            event = FilesSaved(worker=self.name, generation=generation, step=step, files=files)
+            self.world.post(self.node, event)
+            if self.generation != generation or self.doing is not Doing.SAVING:
+                return
+            if leave:
+                self._park(drained=True)
+            else:
+                self._next_step()
+
+        self.soon(self.world.between(0.005, 0.15), written)
+
+    def _next_step(self) -> None:
+        self.doing = Doing.TRAINING
+        assert self.mesh is not None
+        self.mesh.ready(self)
+
+    def _fence(self, fence: Fence) -> None:
+        self.fenced = max(self.fenced, fence.generation)
+        if self.in_mesh(fence.generation):
+            if self.doing is not Doing.UPDATING:
+                self.soon(self.world.between(0.001, 0.01), self._park_if_fenced)
+        elif self.generation <= fence.generation and self.doing is Doing.PARKED:
+            self._say_parked(fence.generation, drained=False)
+
+    def _park_if_fenced(self) -> None:
+        if self.doing not in (Doing.PARKED, Doing.UPDATING) and self.fenced >= self.generation:
+            self._park(drained=False)
+
+    def _park(self, *, drained: bool) -> None:
+        mesh = self.mesh
+        self.doing, self.mesh = Doing.PARKED, None
+        self._say_parked(self.generation, drained=drained)
+        if mesh is not None and not drained:
+            mesh.left(self)
+
+    def _say_parked(self, generation: int, *, drained: bool) -> None:
+        own = generation == self.generation
+        event = WorkerParked(
+            worker=self.name,
+            generation=generation,
+            at_step=self.at_step,
+            drained=drained,
+            records=tuple(self.records) if own else (),
+        )
+        self.world.post(self.node, event)
+
+    def _report_later(self) -> None:
+        if self.rank != 0 or self.reporting:
+            return
+        self.reporting = True
+        self.soon(self.world.between(0.1, REPORT_S), self._report)
+
+    def _report(self) -> None:
+        self.reporting = False
+        news = tuple(self.records[self.reported :])
+        self.reported = len(self.records)
+        if news:
+            event = StepsDone(worker=self.name, generation=self.generation, records=news)
+            self.world.post(self.node, event)

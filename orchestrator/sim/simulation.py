@@ -1,0 +1,190 @@
+"""One simulated run from one seed: cluster, faults, controller, and the checks of both."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from remesh.orchestrator.control.commands import Command
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import Event, RunStarted, Tick
+from remesh.orchestrator.control.journal import encode, replay
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.phases import ENDED
+from remesh.orchestrator.sim.agenda import Agenda
+from remesh.orchestrator.sim.cluster import Cluster
+from remesh.orchestrator.sim.faults import Fault, draw_faults, strike
+from remesh.orchestrator.sim.invariants import Invariants
+from remesh.orchestrator.sim.network import Network
+from remesh.orchestrator.sim.world import InvariantError, Settings, World
+
+MAX_SECONDS = 5000.0
+STARTUP_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`seconds` are simulated. `trace` tells each event with what was decided."""
+
+    seed: int
+    status: str
+    reason: str
+    generations: int
+    steps: int
+    events: int
+    seconds: float
+    faults: tuple[Fault, ...]
+    trace: tuple[str, ...]
+
+
+class SimulationError(AssertionError):
+    """An invariant was broken; the message names the seed, `trace` tells the story."""
+
+    def __init__(self, message: str, trace: list[str]) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+@dataclass(slots=True, eq=False)
+class Simulation:
+    """Wires controller and cluster together."""
+
+    seed: int
+    settings: Settings
+    faults: list[Fault]
+    agenda: Agenda = field(default_factory=Agenda)
+    trace: list[str] = field(default_factory=list)
+    journal: list[str] = field(default_factory=list)
+    deadline_s: float | None = None
+
+    def run(self) -> Outcome:
+        try:
+            return self._run()
+        except AssertionError as error:
+            raise SimulationError(f"seed {self.seed}: {error}", self.trace) from error
+
+    def _run(self) -> Outcome:
+        controller = Controller(self._options())
+        cluster = self._cluster(controller, Invariants(controller))
+        for _ in range(2):
+            cluster.join()
+        self.agenda.after(0.1, lambda: cluster.tell(RunStarted()))
+        for fault in self.faults:
+            self.agenda.after(STARTUP_S + fault.at_s, partial(self._strike, fault, cluster))
+        while not cluster.ended and self.agenda.step():
+            if self.agenda.now_s > MAX_SECONDS:
+                raise InvariantError(f"still {controller.state.phase} after {MAX_SECONDS:.0f} s")
+        return self._outcome(controller)
+
+    def _options(self) -> Options:
+        settings = self.settings
+        return Options(
+            steps=settings.steps,
+            max_dp=settings.max_dp,
+            min_workers=settings.min_workers,
+            spares=settings.spares,
+            max_failures=settings.max_failures,
+            patience_s=settings.patience_s,
+        )
+
+    def _cluster(self, controller: Controller, invariants: Invariants) -> Cluster:
+        chance = Random(self.seed)  # noqa: S311 - a simulation, not a secret
+
+        def tell(event: Event) -> None:
+            self._handle(controller, invariants, cluster, event)
+
+        def post(node: str, event: Event) -> None:
+            cluster.post(node, event)
+
+        world = World(self.agenda, chance, self.settings, post)
+        cluster = Cluster(
+            world=world,
+            network=Network(self.agenda, chance),
+            tell=tell,
+            voted=invariants.voted,
+            knows=lambda node: node in controller.state.roster.nodes,
+        )
+        return cluster
+
+    def _handle(
+        self, controller: Controller, invariants: Invariants, cluster: Cluster, event: Event
+    ) -> None:
+        now_s = self.agenda.now_s
+        self.journal.append(encode(event, now_s))
+        commands = controller.handle(event, now_s)
+        self._tell(event, controller, commands)
+        invariants.after(event, commands)
+        if controller.state.phase in ENDED and not cluster.ended:
+            invariants.at_end()
+        for command in commands:
+            cluster.carry_out(command)
+        self._keep_deadline(controller, cluster)
+
+    def _keep_deadline(self, controller: Controller, cluster: Cluster) -> None:
+        deadline_s = controller.next_deadline_s()
+        if deadline_s is None or deadline_s == self.deadline_s:
+            return
+        self.deadline_s = deadline_s
+
+        def tick() -> None:
+            if controller.next_deadline_s() == deadline_s:
+                self.deadline_s = None
+                cluster.tell(Tick())
+
+        self.agenda.after(deadline_s - self.agenda.now_s, tick)
+
+    def _strike(self, fault: Fault, cluster: Cluster) -> None:
+        if not cluster.ended:
+            self.trace.append(f"{self.agenda.now_s:9.3f} !! {fault.kind}")
+            strike(fault, cluster)
+
+    def _tell(self, event: Event, controller: Controller, commands: list[Command]) -> None:
+        self.trace.append(f"{self.agenda.now_s:9.3f} {event} -> {controller.state.phase}")
+        self.trace.extend(f"{'':9}   {command}" for command in commands)
+
+    def _outcome(self, controller: Controller) -> Outcome:
+        state = controller.state
+        if state.phase not in ENDED:
+            raise InvariantError(f"nothing is left to happen, but the run is {state.phase}")
+        if replay(self.journal, controller.options).state != state:
+            raise InvariantError("replaying the journal leads to another state")
+        return Outcome(
+            seed=self.seed,
+            status=state.phase.value,
+            reason=state.reason,
+            generations=state.last_generation,
+            steps=state.step,
+            events=len(self.journal),
+            seconds=self.agenda.now_s,
+            faults=tuple(self.faults),
+            trace=tuple(self.trace),
+        )
+
+
+def simulate(seed: int) -> Outcome:
+    """A run drawn from `seed`: its size, its faults, every delay.
+
+    Raises: SimulationError if an invariant broke, or if a run that could have finished did not.
+    """
+    chance = Random(seed ^ 0x5EED)  # noqa: S311 - a simulation, not a secret
+    settings = Settings(
+        steps=chance.randint(5, 60),
+        every=chance.choice([3, 10, 20]),
+        step_s=chance.choice([0.05, 0.2, 0.7]),
+        spares=chance.randint(0, 2),
+        min_workers=chance.choice([1, 1, 2]),
+        slots=chance.randint(2, 4),
+    )
+    span_s = settings.steps * settings.step_s * 1.3 + 2.0
+    simulation = Simulation(seed, settings, draw_faults(chance, span_s))
+    outcome = simulation.run()
+    expected = _expected(outcome)
+    if outcome.status not in expected:
+        text = f"seed {seed}: {outcome.status}, not {' or '.join(expected)}: {outcome.reason}"
+        raise SimulationError(text, simulation.trace)
+    return outcome
+
+
+def _expected(outcome: Outcome) -> list[str]:
+    """The head and its slots always survive: only a stop keeps a run from its last step."""
+    kinds = {fault.kind for fault in outcome.faults}
+    return ["finished", "stopped"] if "stop" in kinds else ["finished"]

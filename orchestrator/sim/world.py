@@ -1,0 +1,87 @@
+"""What all parts of the simulated cluster share: time, chance, the run's settings, its storage."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.sim.agenda import Agenda
+
+GLOBAL_BATCH = 24
+
+
+class InvariantError(AssertionError):
+    """The controller, or the simulated cluster, did what must never happen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Sizes of a simulated run. `every` is the interval of checkpoints in steps."""
+
+    steps: int
+    every: int
+    step_s: float
+    patience_s: float = 0.5
+    max_dp: int = 4
+    min_workers: int = 1
+    spares: int = 1
+    max_failures: int = 40
+    slots: int = 3
+
+
+@dataclass(slots=True)
+class Saved:
+    """A committed checkpoint in the simulated storage."""
+
+    step: int
+    value: int
+    readable: bool = True
+
+
+@dataclass(slots=True)
+class World:
+    """`post` hands an event of a node to the network.
+
+    `written` holds the (generation, step, worker) of every file on storage.
+    """
+
+    agenda: Agenda
+    chance: Random
+    settings: Settings
+    post: Callable[[str, Event], None]
+    written: set[tuple[int, int, str]] = field(default_factory=set)
+    committed: dict[str, Saved] = field(default_factory=dict)
+
+    @property
+    def timers(self) -> Timers:
+        return Timers(patience_s=self.settings.patience_s)
+
+    def between(self, low_s: float, high_s: float) -> float:
+        return self.chance.uniform(low_s, high_s)
+
+
+def digest_of(step: int) -> str:
+    """What the samples of a step add up to, here and in the ledger's expectation."""
+    return f"samples-of-{step}"
+
+
+def value_after(value: int, step: int) -> int:
+    """The parameters after `step`: a number that shows every step left out or done twice."""
+    return (value * 1_000_003 + step) % (1 << 61)
+
+
+def record_of(step: int, step_s: float, ended_s: float) -> StepRecord:
+    return StepRecord(
+        step=step,
+        loss=5.0 / step,
+        grad_norm=1.0,
+        lr=0.001,
+        tokens=GLOBAL_BATCH * 128,
+        samples=GLOBAL_BATCH,
+        digest=digest_of(step),
+        applied=True,
+        step_s=step_s,
+        ended_s=ended_s,
+    )
