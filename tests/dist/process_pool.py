@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remesh.parallel.fence import Fence
 from remesh.parallel.group import Group, Rendezvous
@@ -43,6 +43,11 @@ class Seat:
             form_timeout_s=form_timeout_s,
             op_timeout_s=op_timeout_s,
         )
+
+    def form_part(self, size, number):
+        """A group of the first `size` processes; `number` tells such groups of one run apart."""
+        generation = self.generation * 1000 + 10**9 + number
+        return Group.form(replace(self.rendezvous(generation=generation), size=size), Fence())
 
     def form(self, fence=None, **timeouts):
         return Group.form(self.rendezvous(**timeouts), fence or Fence())

@@ -1,0 +1,184 @@
+"""The whole step, model included, has the same bits at every number of ranks."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from remesh.data.digest import StepDigest
+from remesh.parallel.engine import Engine, EngineSpec, Phase, Work
+from remesh.parallel.fence import Fence
+from remesh.parallel.leaves import deal
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.lr import LrCurve
+
+MODEL = ModelConfig(
+    num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
+)
+
+
+def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3):
+    return EngineSpec(
+        model=MODEL,
+        seed=7,
+        num_leaves=num_leaves,
+        microbatches_per_leaf=microbatches_per_leaf,
+        microbatch=2,
+        lr=LrCurve(peak=lr, kind="cosine", warmup_steps=3, lr_steps=20),
+        adamw=AdamWConfig(),
+        clip=clip,
+    )
+
+
+def sample(step, number):
+    rng = np.random.default_rng([step, number])
+    return rng.integers(0, MODEL.vocab_size, MODEL.seq_len + 1, dtype=np.uint16)
+
+
+def filler(step):
+    def fill(first, out):
+        for row in range(len(out)):
+            out[row] = sample(step, first + row)
+        return (first << 40, first, len(out))
+
+    return fill
+
+
+def work_of(engine, group, step, **more):
+    settings = {"fill": filler(step), "stamp": lambda *_: None, **more}
+    return Work(
+        group=group,
+        fence=group.fence,
+        generation=group.generation,
+        leaves=deal(engine.spec.num_leaves, group.size)[group.rank],
+        **settings,
+    )
+
+
+def state_hash(engine):
+    digest = hashlib.sha256()
+    for name, tensor in engine.state().items():
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def train(seat, num_leaves, num_steps):
+    torch.set_num_threads(1)
+    engine = Engine(spec(num_leaves, 24 // num_leaves))
+    engine.reset()
+    group = seat.form()
+    results = [engine.step(k, work_of(engine, group, k)) for k in range(1, num_steps + 1)]
+    group.close()
+    return results, state_hash(engine)
+
+
+@pytest.mark.parametrize("num_leaves", [12, 8])
+def test_losses_norms_and_state_are_the_same_bits_at_every_dp(pool, num_leaves):
+    [expected] = pool.run(train, 1, num_leaves, 4)
+    losses = [result.loss for result in expected[0]]
+    assert all(result.applied for result in expected[0])
+    assert len(set(losses)) == 4
+    for size in (2, 3, 4, 5, 7, 8):
+        for outcome in pool.run(train, size, num_leaves, 4):
+            assert outcome == expected, size
+
+
+def test_more_ranks_than_leaves_are_legal(pool):
+    [expected] = pool.run(train, 1, 3, 2)
+    for outcome in pool.run(train, 5, 3, 2):
+        assert outcome == expected
+
+
+def change_ranks(seat, sizes, num_steps):
+    """Each generation trains `num_steps` steps with other ranks; the rest sit it out."""
+    engine = Engine(spec())
+    engine.reset()
+    step = 0
+    for number, size in enumerate(sizes):
+        take_part = seat.rank < size
+        group = seat.form_part(size, number) if take_part else None
+        for _ in range(num_steps):
+            step += 1
+            if take_part:
+                engine.step(step, work_of(engine, group, step))
+        if group:
+            group.close()
+    return state_hash(engine)
+
+
+def test_the_count_of_ranks_may_change_between_steps(pool):
+    unbroken = pool.run(train, 1, 12, 6)[0][1]
+    assert pool.run(change_ranks, 4, (4, 3, 2), 2)[0] == unbroken
+
+
+def watch(seat):
+    engine = Engine(spec(4, 1))
+    engine.reset()
+    group = seat.form()
+    stamps = []
+    work = work_of(
+        engine, group, 1, stamp=lambda *stamp: stamps.append(stamp), drain=seat.rank == 1
+    )
+    result = engine.step(1, work)
+    group.close()
+    return stamps, result
+
+
+def test_stamps_surround_the_update_and_one_request_counts_for_all(pool):
+    for stamps, result in pool.run(watch, 2):
+        assert [phase for _, _, phase in stamps[-3:]] == [
+            Phase.COMPUTING,
+            Phase.UPDATING,
+            Phase.AT,
+        ]
+        assert [operation for _, operation, _ in stamps] == list(range(len(stamps)))
+        assert {step for step, _, _ in stamps} == {1}
+        assert result.drain
+        assert not result.save
+
+
+def test_samples_and_digest_are_added_over_all_ranks(pool):
+    expected = StepDigest()
+    for first in range(0, 48, 2):
+        expected += StepDigest(high=first << 40, low=first, count=2)
+    for results, _ in pool.run(train, 3, 12, 1):
+        assert results[0].samples == 48
+        assert results[0].tokens == 48 * MODEL.seq_len
+        assert results[0].digest == expected.hex()
+
+
+def fence_at(seat, phase_number):
+    """The fence rises during the second step; the state must be that of step 1, then go on."""
+    engine = Engine(spec())
+    engine.reset()
+    fence = Fence()
+    group = seat.form(fence)
+    engine.step(1, work_of(engine, group, 1))
+    before = state_hash(engine)
+
+    def stamp(_, number, phase):
+        if number == phase_number and phase == Phase.COMPUTING:
+            fence.up(seat.generation)
+
+    try:
+        engine.step(2, work_of(engine, group, 2, stamp=stamp))
+    except Exception as error:  # noqa: BLE001 - either side may see it first
+        kind = type(error).__name__
+    group.close()
+    kept = state_hash(engine) == before and engine.at_step == 1
+    again = seat.form(Fence(), generation=seat.generation + 3 * 10**6)
+    engine.step(2, work_of(engine, again, 2))
+    again.close()
+    return kind, kept, state_hash(engine)
+
+
+@pytest.mark.parametrize("phase_number", [0, 7, 14])
+def test_a_fence_anywhere_in_a_step_leaves_the_state_before_it(pool, phase_number):
+    unbroken = pool.run(train, 1, 12, 2)[0][1]
+    for kind, kept, final in pool.run(fence_at, 2, phase_number):
+        assert kind in ("Cancelled", "GroupError")
+        assert kept
+        assert final == unbroken
