@@ -1,4 +1,9 @@
-"""Which checkpoints are good, which are being written, and which led to failures."""
+"""Which checkpoints are good, which are being written, and which led to failures.
+
+A checkpoint is committed once all its writers have left their files and the journal holds the
+record of every step in it: otherwise a run that resumes from it could not prove what it stands on,
+should all workers die at once with records that they had not reported.
+"""
 
 from dataclasses import dataclass, field
 
@@ -14,6 +19,7 @@ class Save:
 
     waiting: set[str]
     files: list[SavedFile] = field(default_factory=list)
+    asked: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,21 +56,26 @@ class Checkpoints:
             if older == kept and step <= from_step
         }
 
-    def add_files(self, event: FilesSaved) -> tuple[SavedFile, ...] | None:
-        """All files of the checkpoint, by name, if this writer's were the last to come."""
+    def add_files(self, event: FilesSaved) -> None:
+        """Takes note of a writer's files. Doubled and stale reports change nothing."""
         writers = self.writers.get(event.generation, frozenset())
         newest = self.newest_step
         if event.worker not in writers or (newest is not None and event.step <= newest):
-            return None
+            return
         key = (event.generation, event.step)
         save = self.saves.setdefault(key, Save(waiting=set(writers)))
-        if event.worker not in save.waiting:
-            return None
-        save.waiting.remove(event.worker)
-        save.files.extend(event.files)
-        if save.waiting:
-            return None
-        return tuple(sorted(save.files, key=lambda file: file.name))
+        if event.worker in save.waiting:
+            save.waiting.remove(event.worker)
+            save.files.extend(event.files)
+
+    def complete(self, generation: int, heard_step: int) -> list[tuple[int, Save]]:
+        """Saves of a generation that can be committed now, by step; each is given out once."""
+        ready = []
+        for (older, step), save in self.saves.items():
+            if older == generation and step <= heard_step and not save.waiting and not save.asked:
+                save.asked = True
+                ready.append((step, save))
+        return ready
 
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""

@@ -34,9 +34,17 @@ def on_saving(turn: Turn, event: Saving) -> None:
 def _on_files_saved(turn: Turn, event: FilesSaved) -> None:
     if not turn.state.lineage.holds(event.generation, event.step):
         return
-    files = turn.state.checkpoints.add_files(event)
-    if files is not None:
-        turn.do(Commit(generation=event.generation, step=event.step, files=files))
+    turn.state.checkpoints.add_files(event)
+    commit_complete(turn, event.generation)
+
+
+def commit_complete(turn: Turn, generation: int) -> None:
+    """Asks for the commit of every save whose files and records are all there."""
+    state = turn.state
+    heard_step = state.heard_step(generation)
+    for step, save in state.checkpoints.complete(generation, heard_step):
+        files = tuple(sorted(save.files, key=lambda file: file.name))
+        turn.do(Commit(generation=generation, step=step, files=files))
 
 
 def _on_committed(turn: Turn, event: CheckpointCommitted) -> None:

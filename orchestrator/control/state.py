@@ -45,6 +45,12 @@ class State:
         """Whether word from this generation still counts."""
         return bool(self.generations) and self.current.generation == generation
 
+    def heard_step(self, generation: int) -> int:
+        """The newest step of this generation up to which all records are in the journal."""
+        lives = (life for life in reversed(self.generations) if life.generation == generation)
+        life = next(lives, None)
+        return -1 if life is None else life.heard_step
+
     @property
     def step_s(self) -> float | None:
         return None if self.last is None else self.last.step_s

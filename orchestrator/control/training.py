@@ -17,6 +17,7 @@ from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.pool import form_or_grow
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.recovery import source_label
+from remesh.orchestrator.control.saving import commit_complete
 from remesh.orchestrator.control.transitions import drain, fence, settle_if_parked
 from remesh.orchestrator.control.turn import Turn
 
@@ -177,6 +178,7 @@ def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:
             state.step = max(state.step, record.step)
             state.last = record
         state.budget.progress(record.step, turn.options.healthy_steps)
+    commit_complete(turn, state.current.generation)
 
 
 def _blame_restore(turn: Turn) -> None:

@@ -23,6 +23,7 @@ from remesh.orchestrator.sim.world import InvariantError, Saved, World, value_af
 HEAD = "node-0"
 START_FAILS = 0.03
 COMMIT_FAILS = 0.05
+LAST_WORDS = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +52,7 @@ class Cluster:
     processes: dict[str, Process] = field(default_factory=dict)
     meshes: dict[int, Mesh] = field(default_factory=dict)
     ended: bool = False
+    stopping: bool = False
 
     def join(self) -> None:
         """A further node offers its slots."""
@@ -61,8 +63,14 @@ class Cluster:
 
     def post(self, node: str, event: Event) -> None:
         """An event on its way from a node to the controller."""
-        if self.hosts[node].alive:
-            self.network.send(node, lambda: self.tell(event))
+        host = self.hosts[node]
+
+        def deliver() -> None:
+            if host.alive or self.world.chance.random() < LAST_WORDS:
+                self.tell(event)
+
+        if host.alive:
+            self.network.send(node, deliver)
 
     def carry_out(self, command: cmd.Command) -> None:
         match command:
@@ -225,7 +233,7 @@ class Cluster:
         self.world.agenda.after(self.world.between(0.001, 0.02), lambda: self._committed(commit))
 
     def _committed(self, commit: cmd.Commit) -> None:
-        last = commit.step >= self.world.settings.steps
+        last = commit.step >= self.world.settings.steps or self.stopping
         if not last and self.world.chance.random() < COMMIT_FAILS:
             self.tell(
                 CommitFailed(generation=commit.generation, step=commit.step, error="disk is full")

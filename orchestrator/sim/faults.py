@@ -18,6 +18,7 @@ WEIGHTS = {
     "cut off": 3,
     "join": 3,
     "corrupt checkpoint": 1,
+    "bad copies": 1,
     "kill all": 1,
     "stop": 1,
 }
@@ -76,7 +77,20 @@ def _corrupt_checkpoint(cluster: Cluster) -> None:
         saved.readable = False
 
 
+def _bad_copies(cluster: Cluster) -> None:
+    """For a while no member can take the state of another; then one more is lost."""
+    world = cluster.world
+    world.copies_fail = True
+
+    def heal() -> None:
+        world.copies_fail = False
+
+    world.agenda.after(world.between(1.0, 6.0), heal)
+    _kill_some(cluster, 1)
+
+
 def _stop(cluster: Cluster) -> None:
+    cluster.stopping = True
     cluster.tell(StopRequested(reason="stopped by the user"))
 
 
@@ -116,5 +130,6 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "cut off": _cut_off,
     "join": Cluster.join,
     "corrupt checkpoint": _corrupt_checkpoint,
+    "bad copies": _bad_copies,
     "stop": _stop,
 }

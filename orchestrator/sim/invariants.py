@@ -68,11 +68,16 @@ class Invariants:
                     raise InvariantError(f"{command} does not follow {max(self.formed)}")
                 self.formed[command.generation] = command
             case cmd.Commit():
-                if not self.controller.state.lineage.holds(command.generation, command.step):
+                if self._abandoned(command.generation, command.step):
                     raise InvariantError(f"{command} is of an abandoned timeline")
                 if (command.generation, command.step) in self.commits:
                     raise InvariantError(f"{command} was asked for before")
                 self.commits.add((command.generation, command.step))
+
+    def _abandoned(self, generation: int, step: int) -> bool:
+        """Whether a later generation started from before `step`, told by the Forms alone."""
+        later = [form for number, form in self.formed.items() if number > generation]
+        return any(form.from_step < step for form in later)
 
     def _check_alive(self, command: cmd.Command, names: list[str] | tuple[str, ...]) -> None:
         if not self.dead.isdisjoint(names):

@@ -6,22 +6,24 @@ from random import Random
 
 from remesh.orchestrator.sim.agenda import Agenda
 
-DOUBLED = 0.05
-DELAYED = 0.03
-
 
 @dataclass(slots=True)
 class Network:
-    """A cut-off node's messages wait for its return, in both directions, as a socket's would."""
+    """A cut-off node's messages wait for its return, in both directions, as a socket's would.
+
+    `doubled` and `delayed` are the shares of messages that come twice, or late.
+    """
 
     agenda: Agenda
     chance: Random
+    doubled: float
+    delayed: float
     held: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
 
     def send(self, node: str, deliver: Callable[[], None]) -> None:
         """Delivers between the controller and `node`, whichever sends."""
         self._send_once(node, deliver)
-        if self.chance.random() < DOUBLED:
+        if self.chance.random() < self.doubled:
             self._send_once(node, deliver)
 
     def cut(self, node: str) -> None:
@@ -38,6 +40,6 @@ class Network:
             self.agenda.after(self._delay_s(), deliver)
 
     def _delay_s(self) -> float:
-        if self.chance.random() < DELAYED:
+        if self.chance.random() < self.delayed:
             return self.chance.uniform(0.05, 0.6)
         return self.chance.uniform(0.0005, 0.01)

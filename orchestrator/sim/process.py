@@ -60,6 +60,7 @@ class Process:
     value: int = 0
     records: list[StepRecord] = field(default_factory=list)
     reported: int = 0
+    heard_step: int = 0
     reporting: bool = False
     drain: Drain | None = None
     stalled: list[Callable[[], None]] = field(default_factory=list)
@@ -86,7 +87,7 @@ class Process:
                 self._fence(command)
             case Drain():
                 if self.generation == command.generation:
-                    self.drain = command
+                    self.drain, self.heard_step = command, command.heard_step
 
     def formed(self, form: Form) -> None:
         if not (self.in_mesh(form.generation) and self.doing is Doing.FORMING):
@@ -123,7 +124,7 @@ class Process:
             raise InvariantError(f"{self.name} is to form {form.generation} while {self.doing}")
         self.doing, self.mesh, self.generation = Doing.FORMING, mesh, form.generation
         self.rank = next(m.rank for m in form.members if m.worker == self.name)
-        self.records, self.reported, self.drain = [], 0, None
+        self.records, self.reported, self.heard_step, self.drain = [], 0, 0, None
         mesh.arrive(self)
 
     def _restore(self, form: Form) -> None:
@@ -135,7 +136,7 @@ class Process:
             case FreshState():
                 self.at_step, self.value = 0, 0
             case PeerState(step=step, source=source):
-                if not self._copy(mesh.process(source), step):
+                if not self._copy(form, mesh.process(source), step):
                     return
             case CheckpointState(name=name):
                 saved = self.world.committed[name]
@@ -155,12 +156,15 @@ class Process:
         else:
             mesh.ready(self)
 
-    def _copy(self, source: "Process", step: int) -> bool:
+    def _copy(self, form: Form, source: "Process", step: int) -> bool:
         """Whether the state could be had: the source may be gone by now."""
         if self.at_step == step:
             if source.in_mesh(self.generation) and source.value != self.value:
                 raise InvariantError(f"{self.name} and {source.name} differ at step {step}")
             return True
+        if self.world.copies_fail:
+            self._cannot_restore(form, "")
+            return False
         if not source.in_mesh(self.generation):
             self.broken(self.generation, "the source of the state is gone")
             return False
@@ -192,7 +196,9 @@ class Process:
             self._next_step()
 
     def _save(self, *, leave: bool) -> None:
+        """Rank 0 reports first: a checkpoint is committed with the records of all its steps."""
         self.doing = Doing.SAVING
+        self._report_now()
         generation, step = self.generation, self.at_step
         assert step is not None
 
@@ -217,6 +223,8 @@ class Process:
 
     def _fence(self, fence: Fence) -> None:
         self.fenced = max(self.fenced, fence.generation)
+        if fence.generation == self.generation:
+            self.heard_step = max(self.heard_step, fence.heard_step)
         if self.in_mesh(fence.generation):
             if self.doing is not Doing.UPDATING:
                 self.soon(self.world.between(0.001, 0.01), self._park_if_fenced)
@@ -241,7 +249,7 @@ class Process:
             generation=generation,
             at_step=self.at_step,
             drained=drained,
-            records=tuple(self.records) if own else (),
+            records=tuple(r for r in self.records if own and r.step > self.heard_step),
         )
         self.world.post(self.node, event)
 
@@ -253,6 +261,11 @@ class Process:
 
     def _report(self) -> None:
         self.reporting = False
+        self._report_now()
+
+    def _report_now(self) -> None:
+        if self.rank != 0:
+            return
         news = tuple(self.records[self.reported :])
         self.reported = len(self.records)
         if news:

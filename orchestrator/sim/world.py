@@ -29,6 +29,8 @@ class Settings:
     spares: int = 1
     max_failures: int = 40
     slots: int = 3
+    doubled: float = 0.0
+    delayed: float = 0.0
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class World:
     post: Callable[[str, Event], None]
     written: set[tuple[int, int, str]] = field(default_factory=set)
     committed: dict[str, Saved] = field(default_factory=dict)
+    copies_fail: bool = False
 
     @property
     def timers(self) -> Timers:
