@@ -44,6 +44,9 @@ class Seat:
             op_timeout_s=op_timeout_s,
         )
 
+    def form_alone(self):
+        return Group.form(replace(self.rendezvous(), rank=0, size=1), Fence())
+
     def form_part(self, size, number):
         """A group of the first `size` processes; `number` tells such groups of one run apart."""
         generation = self.generation * 1000 + 10**9 + number

@@ -1,68 +1,12 @@
 """The whole step, model included, has the same bits at every number of ranks."""
 
-import hashlib
-
-import numpy as np
 import pytest
 import torch
+from small_engine import MODEL, spec, state_hash, work_of
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.engine import Engine, EngineSpec, Phase, Work
+from remesh.parallel.engine import Engine, Phase
 from remesh.parallel.fence import Fence
-from remesh.parallel.leaves import deal
-from remesh.parallel.model.config import ModelConfig
-from remesh.parallel.optim.adamw import AdamWConfig
-from remesh.parallel.optim.lr import LrCurve
-
-MODEL = ModelConfig(
-    num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
-)
-
-
-def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3):
-    return EngineSpec(
-        model=MODEL,
-        seed=7,
-        num_leaves=num_leaves,
-        microbatches_per_leaf=microbatches_per_leaf,
-        microbatch=2,
-        lr=LrCurve(peak=lr, kind="cosine", warmup_steps=3, lr_steps=20),
-        adamw=AdamWConfig(),
-        clip=clip,
-    )
-
-
-def sample(step, number):
-    rng = np.random.default_rng([step, number])
-    return rng.integers(0, MODEL.vocab_size, MODEL.seq_len + 1, dtype=np.uint16)
-
-
-def filler(step):
-    def fill(first, out):
-        for row in range(len(out)):
-            out[row] = sample(step, first + row)
-        return (first << 40, first, len(out))
-
-    return fill
-
-
-def work_of(engine, group, step, **more):
-    settings = {"fill": filler(step), "stamp": lambda *_: None, **more}
-    return Work(
-        group=group,
-        fence=group.fence,
-        generation=group.generation,
-        leaves=deal(engine.spec.num_leaves, group.size)[group.rank],
-        **settings,
-    )
-
-
-def state_hash(engine):
-    digest = hashlib.sha256()
-    for name, tensor in engine.state().items():
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def train(seat, num_leaves, num_steps):

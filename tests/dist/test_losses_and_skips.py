@@ -1,0 +1,180 @@
+"""Token means over ranks, steps without tokens, steps that all ranks skip, and an fp64 oracle."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from small_engine import MODEL, filler, spec, state_hash, work_of
+
+from remesh.parallel.engine import Engine
+from remesh.parallel.leaves import deal
+from remesh.parallel.model.transformer import Transformer
+from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.tree import GradientTree
+from remesh.parallel.vote import LOSS_UNITS, Ballot, outcome, vote
+
+
+def cast(seat, ballots):
+    group = seat.form()
+    result = vote(group, Ballot(**ballots[seat.rank]))
+    group.close()
+    return result
+
+
+def ballot(mean, tokens, **more):
+    return {"loss_units": round(mean * tokens * LOSS_UNITS), "tokens": tokens, **more}
+
+
+@pytest.mark.parametrize(
+    ("ballots", "mean"),
+    [
+        ([ballot(1.0, 5), ballot(7.0, 1)], 2.0),  # the mean of means would be 4
+        ([ballot(2.0, 10), ballot(8.0, 2)], 3.0),  # and here 5
+        ([ballot(2.5, 4), ballot(0.0, 0)], 2.5),  # a rank without any token counts for nothing
+        ([ballot(0.0, 0), ballot(0.0, 0)], 0.0),
+    ],
+)
+def test_the_loss_is_the_mean_over_tokens_and_not_over_ranks(pool, ballots, mean):
+    assert [result.loss for result in pool.run(cast, 2, ballots)] == [mean, mean]
+
+
+def test_one_voice_is_enough_to_skip_to_drain_and_to_save(pool):
+    ballots = [{}, {"nonfinite": 1}, {"drain": 1, "save": 1}]
+    for result in pool.run(cast, 3, ballots):
+        assert (result.finite, result.drain, result.save) == (False, True, True)
+    quiet = outcome(Ballot())
+    assert (quiet.finite, quiet.drain, quiet.save) == (True, False, False)
+
+
+def masked_gradient(seat, targets):
+    """Gradient of the token mean of a linear model whose targets differ in number by rank."""
+    weight = torch.full((3, 4), 0.1, requires_grad=True)
+    own = targets[
+        seat.rank * len(targets) // seat.size : (seat.rank + 1) * len(targets) // seat.size
+    ]
+    group = seat.form()
+    tree = GradientTree(len(targets), 64)
+    counted = Ballot()
+    for number, row in enumerate(own):
+        inputs = torch.arange(3.0 * len(row)).view(1, -1, 3) / 10
+        loss, tokens = summed_cross_entropy(inputs @ weight, torch.tensor([row]))
+        [gradient] = torch.autograd.grad(loss, weight)
+        counted.loss_units += round(loss.item() * LOSS_UNITS)
+        counted.tokens += tokens
+        buffer = tree.take()
+        buffer[:12] = gradient.flatten()
+        tree.add(deal(len(targets), seat.size)[seat.rank].start + number, buffer)
+    total = tree.reduce(group)
+    result = vote(group, counted)
+    group.close()
+    return result.loss, (total[:12] / max(1, result.tokens)).tolist()
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        [[0, 1, 2, 3, 0], [1, -100, -100, -100, -100]],
+        [[0, 1, 2, 3, 0], [-100] * 5],
+        [[-100] * 5, [-100] * 5],
+    ],
+)
+def test_masked_tokens_weigh_nothing_on_any_rank(pool, targets):
+    weight = torch.full((3, 4), 0.1, requires_grad=True)
+    inputs = torch.arange(15.0).view(1, 5, 3).expand(2, 5, 3) / 10
+    loss, tokens = summed_cross_entropy(inputs @ weight, torch.tensor(targets))
+    [expected] = torch.autograd.grad(loss / max(1, tokens), weight)
+    for mean, gradient in pool.run(masked_gradient, 2, targets):
+        assert mean == pytest.approx(loss.item() / max(1, tokens), rel=1e-6)
+        assert gradient == pytest.approx(expected.flatten().tolist(), abs=1e-6)
+
+
+def poison(seat, poisoned_rank, kind):
+    """Step 2 goes wrong on one rank only; steps 1 and 3 are as always."""
+    engine = Engine(spec(clip=1.0))
+    engine.reset()
+    group = seat.form()
+    engine.step(1, work_of(engine, group, 1))
+    before = state_hash(engine)
+    handle = None
+    if seat.rank == poisoned_rank:
+        handle = spoil(engine, kind)
+    skipped = engine.step(2, work_of(engine, group, 2))
+    if handle:
+        handle.remove()
+    kept = state_hash(engine) == before
+    normal = engine.step(3, work_of(engine, group, 3))
+    group.close()
+    return skipped.applied, kept, normal.applied, math.isfinite(skipped.loss), state_hash(engine)
+
+
+def spoil(engine, kind):
+    head = engine.model.head
+    if kind == "loss":
+        return head.register_forward_hook(lambda *args: args[2] * math.inf)
+    return head.weight.register_hook(lambda gradient: gradient * math.nan)
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_one_bad_rank_makes_all_skip_the_step_and_go_on(pool, kind):
+    outcomes = pool.run(poison, 4, 2, kind)
+    assert len(set(outcomes)) == 1
+    skipped_applied, kept, normal_applied, finite, _ = outcomes[0]
+    assert (skipped_applied, kept, normal_applied, finite) == (False, True, True, True)
+
+
+def rates(seat, first_steps):
+    """Learning rates with a new engine after `first_steps`, its state taken over by name."""
+    group = seat.form()
+    engine = Engine(spec())
+    engine.reset()
+    seen = [engine.step(k, work_of(engine, group, k)).lr for k in range(1, first_steps + 1)]
+    resumed = Engine(spec())
+    resumed.load({name: tensor.clone() for name, tensor in engine.state().items()}, first_steps)
+    seen += [resumed.step(k, work_of(resumed, group, k)).lr for k in range(first_steps + 1, 9)]
+    return seen, state_hash(resumed)
+
+
+def test_a_resumed_run_has_the_rates_and_the_bits_of_an_unbroken_one(pool):
+    [expected] = pool.run(rates, 1, 0)
+    assert pool.run(rates, 1, 5) == [expected]
+    assert expected[0][:3] == pytest.approx([1e-3, 2e-3, 3e-3])
+
+
+def train_a_little(seat):
+    engine = Engine(spec(clip=0.0))
+    engine.reset()
+    group = seat.form()
+    results = [engine.step(step, work_of(engine, group, step)) for step in (1, 2, 3)]
+    group.close()
+    return results, {name: tensor.clone() for name, tensor in engine.state().items()}
+
+
+def test_steps_agree_with_one_fp64_process_that_sees_the_whole_batch(pool):
+    results, state = pool.run(train_a_little, 3)[1]
+    model = Transformer(MODEL).double()
+    model.reset(7)
+    named = dict(model.named_parameters())
+    matrices = [p for p in named.values() if p.ndim > 1]
+    others = [p for p in named.values() if p.ndim == 1]
+    oracle = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
+        betas=(0.9, 0.95),
+        eps=1e-8,
+    )
+    for step, result in enumerate(results, start=1):
+        batch = np.empty((48, MODEL.seq_len + 1), dtype=np.uint16)
+        filler(step)(0, batch)
+        tokens = torch.from_numpy(batch.astype(np.int64))
+        logits = model(tokens[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        oracle.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf)
+        for group in oracle.param_groups:
+            group["lr"] = result.lr
+        oracle.step()
+        assert result.loss == pytest.approx(loss.item(), rel=1e-5)
+        assert result.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    for name, parameter in named.items():
+        torch.testing.assert_close(state[name].double(), parameter.data, rtol=1e-3, atol=1e-4)

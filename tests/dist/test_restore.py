@@ -1,0 +1,84 @@
+import contextlib
+import signal
+import time
+
+import pytest
+import torch
+from small_engine import spec, state_hash, work_of
+
+from remesh.parallel.engine import Engine
+from remesh.parallel.errors import CheckpointError, GroupError
+from remesh.parallel.restore import broadcast_state
+
+
+def join_late(seat):
+    """Rank 1 trains three steps alone; then all join it and train one more."""
+    engine = Engine(spec(4, 1))
+    if seat.rank == 1:
+        engine.reset()
+        alone = seat.form_alone()
+        for step in (1, 2, 3):
+            engine.step(step, work_of(engine, alone, step))
+    elif seat.rank == 2:
+        engine.reset()
+    group = seat.form()
+    broadcast_state(engine, group, source=1, at_step=3)
+    joined = (engine.at_step, state_hash(engine))
+    result = engine.step(4, work_of(engine, group, 4))
+    group.close()
+    return joined, result, state_hash(engine)
+
+
+def test_ranks_without_state_or_with_an_old_one_take_a_peers(pool):
+    outcomes = pool.run(join_late, 4)
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    assert outcomes[0][0][0] == 3
+
+
+def receive_half(seat):
+    engine = Engine(spec(4, 1))
+    engine.reset()
+    engine.at_step = 5 if seat.rank < 2 else 4
+    group = seat.form()
+    if seat.rank == 0:
+        time.sleep(60)
+    with contextlib.suppress(GroupError):
+        broadcast_state(engine, group, source=0, at_step=5)
+    group.close()
+    return engine.at_step
+
+
+def test_a_rank_whose_source_dies_holds_no_state_and_one_that_had_it_keeps_it(pool):
+    run = pool.start(receive_half, 3)
+    time.sleep(0.5)
+    run.signal(0, signal.SIGKILL)
+    assert run.results([1, 2]) == [5, None]
+
+
+def altered(change):
+    engine = Engine(spec(4, 1))
+    engine.reset()
+    tensors = dict(engine.state())
+    change(tensors)
+    return engine, tensors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("exp_avg.head.weight"), "lacks tensor exp_avg.head.weight"),
+        (lambda t: t.update(more=torch.zeros(1)), "has the unknown tensor more"),
+        (lambda t: t.update({"head.weight": torch.zeros(2, 2)}), r"head.weight is .* \(2, 2\)"),
+        (
+            lambda t: t.update({"norm.weight": torch.zeros(48).half()}),
+            "norm.weight is torch.float16",
+        ),
+    ],
+)
+def test_a_state_of_another_model_is_refused_before_anything_is_changed(change, message):
+    engine, tensors = altered(change)
+    before = state_hash(engine)
+    with pytest.raises(CheckpointError, match=message):
+        engine.load(tensors, 9)
+    assert engine.at_step == 0
+    assert state_hash(engine) == before
