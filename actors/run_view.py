@@ -13,6 +13,7 @@ from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import Event, WorkerReady
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.view import View
@@ -83,23 +84,37 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
     journals = read_journals(run_folder)
     machines = [found.replay() for found in journals]
     ledger, lineage = Ledger(), Lineage()
+    generations = []
     for found, machine in zip(journals, machines, strict=True):
-        for event, _ in journal.read(found.lines):
+        events = [event for event, _ in journal.read(found.lines)]
+        for event in events:
             ledger.note(event)
         for generation, from_step in machine.state.lineage.chain:
             lineage.begin(generation, from_step)
+        generations += _generations(machine, events)
     last = max(machines[-1].state.step, machines[-1].options.first_step)
     span = Span(first=0, last=last, global_batch=job.train.global_batch)
     losses = [record.loss if record else None for record in ledger.trained(lineage, span)]
-    lives = [life for machine in machines for life in status_of(machine.view())["generations"]]
     return {
         "status": status,
         "steps": last,
         "final_loss": losses[-1] if losses else None,
         "losses": losses,
         "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
-        "generations": lives,
+        "generations": generations,
     }
+
+
+def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any]]:
+    """Each generation with its members and their processes."""
+    pids = {event.worker: event.pid for event in events if isinstance(event, WorkerReady)}
+    described: list[dict[str, Any]] = status_of(machine.view())["generations"]
+    for entry, life in zip(described, machine.state.generations, strict=True):
+        entry["members"] = [
+            {"rank": m.rank, "worker": m.worker, "node": m.node, "pid": pids[m.worker]}
+            for m in life.members
+        ]
+    return described
 
 
 def _expected_digests(job: Job) -> Callable[[int], str]:

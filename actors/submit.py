@@ -42,7 +42,7 @@ def start_run(job: Job, options: RunOptions) -> "Run | FinishedRun":
         return FinishedRun(job, folder, checkpoints[0].step)
     spec = RunSpec(
         run=secrets.token_hex(4),
-        job=job,
+        job=_anchored(job),
         folder=str(folder.path.absolute()),
         data_digest=manifest.digest,
         fingerprint=fingerprint,
@@ -164,6 +164,12 @@ def _free_folder(job: Job, *, fresh: bool) -> RunFolder:
     if fresh:
         folder.clear()
     return folder
+
+
+def _anchored(job: Job) -> Job:
+    """The job with its data's folder from the root: workers have other working directories."""
+    data = job.data.model_copy(update={"dir": str(Path(job.data.dir).absolute())})
+    return job.model_copy(update={"data": data})
 
 
 def _max_members(job: Job, options: RunOptions) -> int:

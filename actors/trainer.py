@@ -12,10 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-from remesh.parallel.engine import Engine, StepResult, Work
-from remesh.parallel.restore import broadcast_state
-
 from remesh.actors.faults import Faults
 from remesh.actors.orders import FormOrder
 from remesh.actors.reporter import Reporter
@@ -32,10 +28,12 @@ from remesh.orchestrator.control.events import (
 )
 from remesh.orchestrator.control.records import CheckpointState, PeerState, StepRecord
 from remesh.orchestrator.job import Job
+from remesh.parallel.engine import Engine, StepResult, Tokens, Work
 from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.group import Group, Rendezvous
 from remesh.parallel.leaves import deal
+from remesh.parallel.restore import broadcast_state
 from remesh.parallel.state.manifest import CheckpointRef, parse_name
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.storage import Storage
@@ -226,9 +224,7 @@ class Trainer:
         self._parts.reporter.add(record)
         return result
 
-    def _fill(
-        self, step: int, first: int, out: "np.ndarray[tuple[int, int], np.dtype[np.uint16]]"
-    ) -> tuple[int, int, int]:
+    def _fill(self, step: int, first: int, out: Tokens) -> tuple[int, int, int]:
         digest = self._parts.stream.fill(step, first, out)
         return digest.high, digest.low, digest.count
 

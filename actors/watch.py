@@ -70,9 +70,9 @@ class Watch:
         life.future().add_done_callback(lost)
 
     def agent(self, node: str) -> None:
-        """Expect this node's beats from now on."""
+        """Expect this node's beats, the first one once its agent has had time to start."""
         with self._lock:
-            self._beats[node] = time.monotonic()
+            self._beats[node] = time.monotonic() + self._timers.start_s
 
     def node_id(self, node: str) -> str:
         """Ray's id of a node that was offered."""

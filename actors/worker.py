@@ -15,7 +15,8 @@ import ray
 
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
 from remesh.actors.stamps import Field, Stamps, folder_of
-from remesh.actors.trainer import Trainer, build_trainer
+from remesh.actors.trainer import Trainer
+from remesh.actors.warm_up import build_trainer
 from remesh.data.errors import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerReady
 from remesh.orchestrator.control.timers import Timers

@@ -1,0 +1,84 @@
+"""Everything a worker needs before its first order, so that joining a mesh takes milliseconds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ray
+import torch
+
+from remesh.actors.faults import Faults
+from remesh.actors.orders import RunSpec
+from remesh.actors.reporter import Reporter
+from remesh.actors.saver import Saver
+from remesh.actors.stamps import Stamps
+from remesh.actors.storage import LocalStorage
+from remesh.actors.trainer import Parts, Trainer
+from remesh.data.manifest import Manifest
+from remesh.data.skips import parse_skips
+from remesh.data.stream import Stream
+from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.job import Job
+from remesh.parallel.engine import Engine, EngineSpec
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.lr import LrCurve
+
+
+def build_trainer(
+    spec: RunSpec, worker: str, node: str, stamps: Stamps, post: Callable[[Event], None]
+) -> Trainer:
+    """Raises: DataError, LayoutError."""
+    torch.set_num_threads(spec.job.train.threads)
+    storage = LocalStorage(Path(spec.folder))
+    return Trainer(
+        Parts(
+            worker=worker,
+            node_ip=ray.util.get_node_ip_address(),
+            job=spec.job,
+            engine=Engine(engine_spec(spec.job)),
+            stream=_open_stream(spec.job),
+            storage=storage,
+            stamps=stamps,
+            faults=Faults(spec=spec, worker=worker, node=node, storage=storage),
+            reporter=Reporter(worker=worker, post=post),
+            saver=Saver(worker=worker, storage=storage, post=post),
+            post=post,
+        )
+    )
+
+
+def engine_spec(job: Job) -> EngineSpec:
+    """All of the job that the bits of a step depend on."""
+    train = job.train
+    return EngineSpec(
+        model=ModelConfig(seq_len=train.seq_len, **job.model.model_dump()),
+        seed=job.job.seed,
+        num_leaves=job.num_leaves,
+        microbatches_per_leaf=job.num_microbatches // job.num_leaves,
+        microbatch=train.microbatch,
+        lr=LrCurve(
+            peak=train.lr,
+            kind=train.lr_curve,
+            warmup_steps=train.warmup_steps,
+            min_lr=train.min_lr,
+            lr_steps=train.lr_steps,
+        ),
+        adamw=AdamWConfig(
+            beta1=train.beta1,
+            beta2=train.beta2,
+            eps=train.eps,
+            weight_decay=train.weight_decay,
+        ),
+        clip=train.clip,
+    )
+
+
+def _open_stream(job: Job) -> Stream:
+    folder = Path(job.data.dir)
+    return Stream(
+        folder,
+        Manifest.load(folder),
+        global_batch=job.train.global_batch,
+        seed=job.job.seed,
+        skips=parse_skips(job.data.skip),
+    )
