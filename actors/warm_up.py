@@ -30,12 +30,14 @@ def build_trainer(
     """Raises: DataError, LayoutError."""
     torch.set_num_threads(spec.job.train.threads)
     storage = LocalStorage(Path(spec.folder))
+    engine = Engine(engine_spec(spec.job))
+    engine.warm_up()
     return Trainer(
         Parts(
             worker=worker,
             node_ip=ray.util.get_node_ip_address(),
             job=spec.job,
-            engine=Engine(engine_spec(spec.job)),
+            engine=engine,
             stream=_open_stream(spec.job),
             storage=storage,
             stamps=stamps,

@@ -124,6 +124,18 @@ class Engine:
         self._tree = GradientTree(spec.num_leaves, plan.size)
         self._tokens: Tokens = np.empty((spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16)
 
+    def warm_up(self) -> None:
+        """Runs one microbatch for nothing: a process's first backward takes ten times as long."""
+        assert self.at_step is None
+        self.model.reset(self.spec.seed)
+        gradient = self._tree.take()
+        self.parameters.point_gradients(gradient)
+        tokens = torch.zeros(self._tokens.shape, dtype=torch.int64)
+        loss, _ = summed_cross_entropy(self.model(tokens[:, :-1]), tokens[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._tree.add(0, gradient)
+        self._tree.clear()
+
     def reset(self) -> None:
         """The state at step 0, drawn from the seed."""
         self.at_step = None
