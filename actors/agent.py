@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from remesh.actors.orders import NAMESPACE, RunSpec
-from remesh.actors.processes import kill, look
+from remesh.actors.processes import kill
 from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.orchestrator.control.timers import Timers
 
@@ -29,12 +29,28 @@ class Agent:
         self._node = node
         self._timers = Timers(patience_s=spec.job.elastic.patience_s)
         self._folder = folder_of(spec.run, node)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._workers: dict[str, Stamps] = {}
         self._ended = threading.Event()
 
     def live(self) -> None:
         """Beat until ended, or until the lease on the controller lapses; leave nothing behind."""
+        try:
+            self._beat()
+        finally:
+            self._leave()
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL this worker's process, which stops a frozen one too."""
+        self._look()
+        if worker in self._workers:
+            self._kill(self._workers[worker])
+
+    def end(self) -> None:
+        """End every worker of the run on this node, then the agent."""
+        self._ended.set()
+
+    def _beat(self) -> None:
         controller = ray.get_actor(self._spec.controller, NAMESPACE)
         beat = controller.beat.options(concurrency_group="beats")
         leased_ns, num_nodes = time.monotonic_ns(), 1
@@ -48,18 +64,7 @@ class Agent:
                 pending = None
             self._lease(leased_ns)
             if time.monotonic_ns() - leased_ns > self._timers.lease_s * 1e9:
-                break
-        self._leave()
-
-    def kill(self, worker: str) -> None:
-        """SIGKILL this worker's process, which stops a frozen one too."""
-        self._look()
-        if worker in self._workers:
-            kill(self._workers[worker][Field.PID])
-
-    def end(self) -> None:
-        """End every worker of the run on this node, then the agent."""
-        self._ended.set()
+                return
 
     def _frozen(self) -> tuple[tuple[str, float], ...]:
         """(worker, seconds of silence) of each process that lives and gives no sign."""
@@ -74,7 +79,7 @@ class Agent:
     def _is_frozen(self, stamps: Stamps, age_s: float) -> bool:
         if age_s <= self._timers.silent_s:
             return False
-        process = look(stamps[Field.PID])
+        process = stamps.process()
         busy_s = BUSY_PATIENCES * self._timers.silent_s
         return process is not None and (process.stopped or age_s > busy_s)
 
@@ -86,11 +91,18 @@ class Agent:
         self._workers = Stamps.open_all(self._folder, self._workers)
 
     def _leave(self) -> None:
-        self._look()
-        for stamps in self._workers.values():
-            kill(stamps[Field.PID])
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os._exit(0)
+        """The process ends whatever happens: an actor whose method has failed would stay."""
+        try:
+            self._look()
+            for stamps in self._workers.values():
+                self._kill(stamps)
+            shutil.rmtree(self._folder, ignore_errors=True)
+        finally:
+            os._exit(0)
+
+    def _kill(self, stamps: Stamps) -> None:
+        if process := stamps.process():
+            kill(process.pid)
 
 
 def _answer(beat: Any) -> int:

@@ -1,19 +1,22 @@
 """Progress stamps: what a worker and its node's agent tell each other without a message.
 
-One small memory-mapped file a worker, in a folder that the agent owns. Every field is one aligned
-64-bit word with a single writer, so a frozen or killed process leaves the last whole value. The
-worker writes its beat and where it stands; the agent writes the lease that keeps the worker alive.
-Times are CLOCK_MONOTONIC in nanoseconds, shared by the processes of one machine.
+One small memory-mapped file a worker, in a folder that the agent removes. Every field is one
+aligned 64-bit word with a single writer, so a frozen or killed process leaves the last whole value.
+The worker writes its beat and where it stands; the agent writes the lease that keeps the worker
+alive. Times are CLOCK_MONOTONIC in nanoseconds, shared by the processes of one machine.
 """
 
 import mmap
 import tempfile
 import time
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+
+from remesh.actors.processes import Process, look
 
 
 class Field(IntEnum):
@@ -24,6 +27,7 @@ class Field(IntEnum):
     STEP = 4
     OPERATION = 5
     PHASE = 6
+    STARTED = 7
 
 
 SIZE_BYTES = 64
@@ -43,22 +47,38 @@ class Stamps:
 
     @classmethod
     def create(cls, folder: Path, worker: str, pid: int) -> Self:
-        """Raises: OSError where the folder is missing: the agent makes it."""
+        """The stamps of a process that begins; the folder is made by whoever comes first."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        process = look(pid)
+        assert process, pid
         path = folder / worker
         temporary = folder / f".{worker}"
         temporary.write_bytes(b"\0" * SIZE_BYTES)
         stamps = cls._map(temporary)
         stamps.worker = worker
         now_ns = time.monotonic_ns()
-        stamps[Field.PID], stamps[Field.BEAT_NS], stamps[Field.LEASE_NS] = pid, now_ns, now_ns
+        stamps[Field.PID], stamps[Field.STARTED] = pid, process.started
+        stamps[Field.BEAT_NS], stamps[Field.LEASE_NS] = now_ns, now_ns
         temporary.replace(path)
         return stamps
 
     @classmethod
     def open_all(cls, folder: Path, known: dict[str, Self]) -> dict[str, Self]:
-        """The stamps of every worker in the folder; those in `known` are kept, not mapped anew."""
-        names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-        return {name: known.get(name) or cls._map(folder / name) for name in names}
+        """The stamps of every worker that lives; those in `known` are kept, not mapped anew.
+
+        The files of the dead are removed: their pids will be other processes' one day.
+        """
+        living = {}
+        for path in folder.iterdir():
+            if path.name.startswith("."):
+                continue
+            with suppress(FileNotFoundError):
+                stamps = known.get(path.name) or cls._map(path)
+                if stamps.process():
+                    living[path.name] = stamps
+                else:
+                    path.unlink()
+        return living
 
     @classmethod
     def _map(cls, path: Path) -> Self:
@@ -70,6 +90,11 @@ class Stamps:
 
     def __setitem__(self, field: Field, value: int) -> None:
         self._words[field] = value
+
+    def process(self) -> Process | None:
+        """The worker's process, None once it is gone."""
+        found = look(self[Field.PID])
+        return found if found and found.started == self[Field.STARTED] else None
 
     def age_s(self, field: Field) -> float:
         """Seconds since the time in this field."""
