@@ -80,13 +80,11 @@ def read_journals(run_folder: Path) -> list[Journal]:
 
 
 def _read(path: Path) -> Journal | None:
-    first, *lines = path.read_text().split("\n")
-    if not first:
+    """A line without its end was cut short by a crash, or is being written: it is left out."""
+    *lines, _ = path.read_text().split("\n")
+    if not lines:
         return None
-    return Journal(
-        options=_options(json.loads(first)["options"]),
-        lines=tuple(line for line in lines if line),
-    )
+    return Journal(options=_options(json.loads(lines[0])["options"]), lines=tuple(lines[1:]))
 
 
 def _options(values: dict[str, Any]) -> Options:

@@ -1,0 +1,136 @@
+from dataclasses import replace
+
+import pytest
+
+from remesh.actors.journal_files import JournalWriter, read_journals
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control.commands import Announce, Form
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.records import CheckpointState, FreshState, StepRecord
+from remesh.orchestrator.errors import RemeshError
+
+OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
+
+
+def record(step):
+    return StepRecord(
+        step=step,
+        loss=1.0 / step,
+        grad_norm=1.0,
+        lr=1e-3,
+        tokens=8,
+        samples=2,
+        digest=f"{step:x}",
+        applied=True,
+        step_s=0.1,
+        ended_s=100.0 + step,
+    )
+
+
+def live(writer, options):
+    """A machine that runs to its second step, its journal written before each event."""
+    machine, now_s = Controller(options), 100.0
+    commands = []
+
+    def handle(event):
+        nonlocal now_s
+        now_s += 0.25
+        writer.event(event, now_s)
+        commands.extend(machine.handle(event, now_s))
+        for command in commands:
+            if isinstance(command, Announce):
+                writer.announcement(command.text, now_s)
+
+    handle(ev.NodeJoined(node="n", slots=2, head=True))
+    handle(ev.RunStarted())
+    for name in ("worker-0", "worker-1"):
+        handle(ev.WorkerReady(worker=name, node="n", pid=1))
+    form = next(command for command in commands if isinstance(command, Form))
+    generation = form.generation
+    for member in form.members:
+        handle(ev.WorkerFormed(worker=member.worker, generation=generation, form_s=0.1))
+        handle(
+            ev.WorkerRestored(
+                worker=member.worker, generation=generation, at_step=form.from_step, restore_s=0.1
+            )
+        )
+    steps = tuple(record(form.from_step + k) for k in (1, 2))
+    handle(ev.StepsDone(worker="worker-0", generation=generation, records=steps))
+    return machine
+
+
+def test_a_replayed_journal_is_the_live_machine(tmp_path):
+    machine = live(JournalWriter(tmp_path, 1, OPTIONS), OPTIONS)
+    (journal,) = read_journals(tmp_path)
+    assert journal.options == OPTIONS
+    assert machine.state.step == 2
+    assert journal.replay().view() == machine.view()
+    assert journal.replay().state == machine.state
+
+
+def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
+    writer = JournalWriter(tmp_path, 1, OPTIONS)
+    writer.announcement('a "quoted" word, an ü', 1.5)
+    writer.event(ev.StopRequested(reason='"event":"Announced"'), 2.0)
+    writer.ending("finished: all of it", 2.5)
+    (journal,) = read_journals(tmp_path)
+    assert list(journal.announcements()) == [
+        {"at_s": 1.5, "text": 'a "quoted" word, an ü'},
+        {"at_s": 2.5, "text": "finished: all of it"},
+    ]
+    assert writer.announcements == ['a "quoted" word, an ü']
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resume": FreshState()},
+        {
+            "resume": CheckpointState(step=5, name="step-00000005.gen-2"),
+            "fallbacks": (CheckpointState(step=3, name="step-00000003.gen-1"),),
+            "last_generation": 2,
+            "patience_s": 0.25,
+        },
+    ],
+)
+def test_options_come_back_as_they_were(tmp_path, changes):
+    options = replace(OPTIONS, **changes)
+    JournalWriter(tmp_path, 3, options)
+    (journal,) = read_journals(tmp_path)
+    assert journal.options == options
+    assert journal.lines == ()
+
+
+def test_a_crash_at_any_byte_leaves_a_readable_journal(tmp_path):
+    writer = JournalWriter(tmp_path, 1, OPTIONS)
+    writer.event(ev.NodeJoined(node="n", slots=2, head=True), 1.0)
+    writer.announcement("a node joined", 1.0)
+    written = writer.path.read_bytes()
+    first = written.index(b"\n")
+    for cut in [*range(0, len(written), 7), first, first + 1, len(written) - 1]:
+        writer.path.write_bytes(written[:cut])
+        journals = read_journals(tmp_path)
+        assert len(journals) == (cut > first)
+        for journal in journals:
+            journal.replay()
+            assert len(list(journal.announcements())) == 0
+
+
+def test_a_line_broken_in_the_middle_is_an_error_and_not_a_guess(tmp_path):
+    writer = JournalWriter(tmp_path, 1, OPTIONS)
+    writer.event(ev.RunStarted(), 1.0)
+    writer.path.write_bytes(writer.path.read_bytes()[:-5] + b"\n")
+    writer.event(ev.Tick(), 2.0)
+    (journal,) = read_journals(tmp_path)
+    with pytest.raises(RemeshError, match="not a line of a journal"):
+        journal.replay()
+
+
+def test_each_start_has_a_journal_of_its_own_oldest_first(tmp_path):
+    assert read_journals(tmp_path) == []
+    for incarnation in (2, 10, 1):
+        JournalWriter(tmp_path, incarnation, replace(OPTIONS, last_generation=incarnation))
+    (tmp_path / "journal" / "notes.txt").write_text("foreign")
+    found = [journal.options.last_generation for journal in read_journals(tmp_path)]
+    assert found == [1, 2, 10]
