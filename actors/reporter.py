@@ -30,6 +30,7 @@ class Reporter:
     def enter(self, generation: int, *, reports: bool) -> None:
         """Begin a generation, as the rank that reports or as one that only remembers."""
         self._generation, self._reports = generation, reports
+        self._records.clear()  # told when the generation before was left, or abandoned since
         self._unsent, self._sent_s = [], 0.0
 
     def add(self, record: StepRecord) -> None:
