@@ -6,6 +6,7 @@ the N-th time, `run.json` (mode 0600) how to reach the controller that is alive.
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +21,13 @@ from remesh.parallel.state.checkpoint import committed, read_manifest
 
 FINGERPRINT = "fingerprint.json"
 CONTACT = "run.json"
-OURS = ("step-", "journal/", "claims/", "faults/", FINGERPRINT, CONTACT)
+
+_CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
+_FORGOTTEN = re.compile(
+    r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
+    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|fingerprint\.json|run\.json",
+    re.ASCII,
+)
 
 Fingerprint = Mapping[str, str | int | float | bool]
 
@@ -46,8 +53,9 @@ class RunFolder:
         self.storage = LocalStorage(path)
 
     def probe(self) -> None:
-        """See now, not at the first save, that the folder takes files."""
+        """See now, not at the first save, that the folder takes files. Crash leftovers go."""
         try:
+            self.storage.sweep()
             self.storage.put(".probe", b"\0" * 4096)
             self.storage.delete(".probe")
         except OSError as error:
@@ -57,9 +65,11 @@ class RunFolder:
             ) from None
 
     def clear(self) -> None:
-        """Forget the run; files that are not a run's stay."""
+        """Forget the run. Files that are not a run's stay, and so do the claims: they are the fence
+        against a controller that is still alive somewhere.
+        """
         for path in self.storage.list():
-            if path.startswith(OURS):
+            if _FORGOTTEN.fullmatch(path):
                 self.storage.delete(path)
 
     def fingerprint(self) -> Fingerprint | None:
@@ -73,10 +83,12 @@ class RunFolder:
 
     def keep(self, fingerprint: Fingerprint) -> None:
         """Make this the run here. Raises: UserError if the folder holds another one."""
-        encoded = json.dumps(dict(fingerprint), indent=1).encode()
-        if self.storage.put_if_absent(FINGERPRINT, encoded):
-            return
-        difference = fingerprint_difference(json.loads(self.storage.get(FINGERPRINT)), fingerprint)
+        if self.fingerprint() is None:
+            encoded = json.dumps(dict(fingerprint), indent=1).encode()
+            self.storage.put_if_absent(FINGERPRINT, encoded)
+        held = self.fingerprint()
+        assert held is not None
+        difference = fingerprint_difference(held, fingerprint)
         if difference:
             raise UserError(
                 f"{self.path} holds another run: {difference}; start over with --fresh, "
@@ -92,8 +104,8 @@ class RunFolder:
         return number
 
     def newest_claim(self) -> int:
-        claims = self.storage.list("claims/")
-        return int(Path(claims[-1]).stem) if claims else 0
+        claims = map(_CLAIM.fullmatch, self.storage.list("claims/"))
+        return max((int(claim[1]) for claim in claims if claim), default=0)
 
     def checkpoints(self) -> tuple[CheckpointState, ...]:
         """Every committed checkpoint, newest first."""
@@ -102,15 +114,17 @@ class RunFolder:
 
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
-        machines = [journal.replay() for journal in read_journals(self.path)[-1:]]
-        generations = [machine.view().generation for machine in machines]
-        return max([*generations, *(ref.generation for ref in committed(self.storage))], default=0)
+        generations = [ref.generation for ref in committed(self.storage)]
+        for journal in read_journals(self.path)[-1:]:
+            # A start that ended before it formed a mesh knows of the others by its options.
+            generations += [journal.options.last_generation, journal.replay().view().generation]
+        return max(generations, default=0)
 
     def contact(self) -> Contact | None:
         """How to reach the live controller, if one left word; it may be dead all the same."""
         try:
             return Contact(**json.loads(self.storage.get(CONTACT)))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
 
     def publish(self, contact: Contact) -> None:
