@@ -1,5 +1,6 @@
 """Committing a checkpoint: the manifest is put if this controller still holds the run."""
 
+from contextlib import suppress
 from importlib.metadata import version
 
 from remesh.actors.orders import RunSpec
@@ -8,22 +9,23 @@ from remesh.orchestrator.control.commands import Commit
 from remesh.orchestrator.control.events import CheckpointCommitted, CommitFailed
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, prune
-from remesh.parallel.state.manifest import CheckpointManifest, DataPosition
+from remesh.parallel.state.manifest import CheckpointManifest, DataPosition, ShardFile
 
 
 def commit_checkpoint(
     folder: RunFolder, spec: RunSpec, command: Commit
 ) -> CheckpointCommitted | CommitFailed:
     """Put the manifest, then remove what retention no longer keeps."""
-    newest_claim = folder.newest_claim()
-    if newest_claim > spec.incarnation:
-        error = f"start {newest_claim} of this run has taken over {folder.path}; this one ends"
-        return _failed(command, error, fenced=True)
     try:
+        newest_claim = folder.newest_claim()
+        if newest_claim > spec.incarnation:
+            error = f"start {newest_claim} of this run has taken over {folder.path}; this one ends"
+            return _failed(command, error, fenced=True)
         ref = commit(folder.storage, _manifest(spec, command))
+    except (CheckpointError, OSError) as failure:
+        return _failed(command, str(failure), fenced=False)
+    with suppress(CheckpointError, OSError):  # the checkpoint stands; the next one prunes again
         prune(folder.storage, spec.job.checkpoint.keep, protect=[ref])
-    except (CheckpointError, OSError) as error:
-        return _failed(command, str(error), fenced=False)
     return CheckpointCommitted(generation=command.generation, step=command.step, name=ref.name)
 
 
@@ -36,7 +38,10 @@ def _manifest(spec: RunSpec, command: Commit) -> CheckpointManifest:
         data=DataPosition(
             digest=spec.data_digest, position=command.step * spec.job.train.global_batch
         ),
-        files=command.files,
+        files=tuple(
+            ShardFile(name=file.name, size_bytes=file.size_bytes, digest=file.digest)
+            for file in command.files
+        ),
         created_by={name: version(name) for name in ("remesh", "torch", "ray")},
     )
 
