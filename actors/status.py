@@ -5,13 +5,14 @@ The controller listens on loopback; a token from run.json (mode 0600) guards eve
 
 import json
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.client import HTTPException
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from secrets import compare_digest
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from remesh.actors.journal_files import Journal, read_journals
@@ -20,6 +21,7 @@ from remesh.actors.run_view import status_of
 from remesh.orchestrator.errors import UserError
 
 ANSWER_LIMIT_S = 3.0
+REQUEST_LIMIT_S = 10.0
 
 Answers = dict[str, Callable[[], Any]]
 
@@ -28,9 +30,10 @@ class StatusServer:
     """Serves JSON at each path of `answers` to whoever holds the token."""
 
     def __init__(self, answers: Answers, token: str) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(answers, token))
+        # Not http.server's own, which asks DNS for the name of its address.
+        self._server = ThreadingTCPServer(("127.0.0.1", 0), _handler(answers, token))
         self._server.daemon_threads = True
-        self.host, self.port = "127.0.0.1", self._server.server_port
+        self.host, self.port = "127.0.0.1", int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
@@ -44,10 +47,12 @@ def ask(contact: Contact, path: str) -> Any:
         f"http://{contact.host}:{contact.port}{path}",
         headers={"Authorization": f"Bearer {contact.token}"},
     )
+    # No proxy of the environment: it reaches another loopback, and would learn the token.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S) as answer:  # noqa: S310
+        with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
             return json.load(answer)
-    except (urllib.error.URLError, OSError, ValueError):
+    except (OSError, ValueError, HTTPException):  # somebody else may listen there by now
         return None
 
 
@@ -76,6 +81,8 @@ def _journals(run_dir: Path) -> list[Journal]:
 
 def _handler(answers: Answers, token: str) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_LIMIT_S
+
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "")
             if not compare_digest(given.encode(), f"Bearer {token}".encode()):
