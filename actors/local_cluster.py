@@ -13,9 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from remesh.actors.processes import look
 from remesh.orchestrator.errors import UnreachableError
 
 FIRST_HOST = 2  # Ray rewrites 127.0.0.1
@@ -42,9 +44,8 @@ class LocalCluster:
     @classmethod
     def start(cls, *, nodes: int, workers_per_node: int, spares: int = 0) -> Self:
         """Nodes with room for `workers_per_node` each, and for `spares` more on the head."""
-        folder = Path(
-            tempfile.mkdtemp(prefix="remesh-", dir="/tmp")
-        )  # Ray limits the length of socket paths
+        # Ray limits the length of socket paths, so it is not TMPDIR.
+        folder = Path(tempfile.mkdtemp(prefix="remesh-", dir="/tmp"))
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "remesh.actors.supervisor", str(folder)],
             stdin=subprocess.PIPE,
@@ -52,10 +53,14 @@ class LocalCluster:
             start_new_session=True,
         )
         cluster = cls(token=secrets.token_hex(16), folder=folder, supervisor=supervisor)
-        for index in range(nodes):
-            cluster.add_node(num_cpus=workers_per_node + (spares if index == 0 else 0))
-            if index == 0:
-                cluster.wait_for_head()
+        try:
+            cluster.add_node(num_cpus=workers_per_node + spares)
+            cluster.wait_for_head()
+            for _ in range(nodes - 1):
+                cluster.add_node(num_cpus=workers_per_node)
+        except BaseException:
+            cluster.close()
+            raise
         return cluster
 
     def add_node(self, *, num_cpus: int) -> int:
@@ -78,7 +83,7 @@ class LocalCluster:
         """Raises: UnreachableError with the head's last line if it ends or opens no port."""
         host, _, port = self.address.partition(":")
         deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s and Path(f"/proc/{self.sessions[0]}/exe").exists():
+        while time.monotonic() < deadline_s and look(self.sessions[0]):
             with socket.socket() as probe:
                 probe.settimeout(1.0)
                 if probe.connect_ex((host, int(port))) == 0:
@@ -86,7 +91,6 @@ class LocalCluster:
             time.sleep(0.05)
         lines = (self._folder / "node-0.log").read_text(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
-        self.close()
         raise UnreachableError(f"the local Ray head did not start on {self.address}: {last}")
 
     def environment(self) -> dict[str, str]:
@@ -95,7 +99,8 @@ class LocalCluster:
 
     def close(self) -> None:
         """End every process of the cluster; returns when they are gone."""
-        if self._supervisor.stdin:
+        assert self._supervisor.stdin
+        with suppress(BrokenPipeError):
             self._supervisor.stdin.close()
         self._supervisor.wait(timeout=30)
 
@@ -117,8 +122,9 @@ class LocalCluster:
     def _ask(self, request: dict[str, object]) -> int:
         assert self._supervisor.stdin
         assert self._supervisor.stdout
-        self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
-        self._supervisor.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
+            self._supervisor.stdin.flush()
         answer = self._supervisor.stdout.readline()
         if not answer:
             raise UnreachableError("the local cluster's supervisor ended; see its lines above")

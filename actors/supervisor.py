@@ -4,7 +4,8 @@ It runs as `python -m remesh.actors.supervisor FOLDER`, reads one JSON object a 
 input (`{"argv": [...], "env": {...}, "log": path}` starts a node) and answers each with the node's
 pid. The end of that pipe, by whatever death of the command that held it, ends every process of
 every node and removes FOLDER. A Ray worker has its own process group but keeps its node's session,
-so nodes are told apart by session id; a child whose parent died is adopted here and reaped.
+so nodes are told apart by session id; a child whose parent died is adopted here and reaped, or
+killed at the end, which reaches those that opened a session of their own.
 
 Alternatives that lost: `ray stop` ends every Ray on the machine; searching processes by their
 environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.processes import kill, session_members
+from remesh.actors.processes import kill, processes
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_LIMIT_S = 10.0
@@ -77,12 +78,18 @@ def _start(request: dict[str, Any]) -> int:
 def _end(sessions: list[int]) -> None:
     """Kill until nobody is left: a process may fork while the list is read."""
     limit_s = time.monotonic() + REAP_LIMIT_S
-    while (left := session_members(set(sessions))) and time.monotonic() < limit_s:
+    while (left := _left(set(sessions))) and time.monotonic() < limit_s:
         for pid in left:
             kill(pid)
         _reap()
         time.sleep(0.01)
     _reap()
+
+
+def _left(sessions: set[int]) -> list[int]:
+    """Pids of all that live in these sessions, or were adopted when their parents died."""
+    me = os.getpid()
+    return [found.pid for found in processes() if found.session in sessions or found.parent == me]
 
 
 def _reap() -> None:
