@@ -51,7 +51,7 @@ def _path(spec: RunSpec, index: int) -> str:
 def _read(storage: LocalStorage, path: str) -> Any:
     try:
         return json.loads(storage.get(path))
-    except FileNotFoundError:
+    except OSError:  # no such claim, or nobody can tell
         return None
 
 

@@ -61,9 +61,10 @@ class Pool:
 
     def end(self) -> None:
         """End everything; the agents take their workers along. Waits for the agents, bounded."""
-        for agent in self._agents.values():
+        # Copies: the handling thread may start an actor meanwhile.
+        for agent in list(self._agents.values()):
             _control(agent, "end")
-        for worker in self._workers.values():
+        for worker in list(self._workers.values()):
             ray.kill(worker)
         if self._agent_lives:
             ray.wait(self._agent_lives, num_returns=len(self._agent_lives), timeout=END_LIMIT_S)
