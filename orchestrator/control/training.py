@@ -12,6 +12,7 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
     WorkerRestored,
 )
+from remesh.orchestrator.control.generations import Generation
 from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.pool import form_or_grow
@@ -100,11 +101,9 @@ def _on_parked(turn: Turn, event: WorkerParked) -> None:
     worker = state.roster.workers[event.worker]
     if worker.state is WorkerState.MEMBER:
         state.roster.move(worker, WorkerState.IDLE)
-    # A worker fenced before it restored holds a state of an older generation, perhaps abandoned.
-    own = event.at_step is not None and (event.at_step <= current.from_step or current.has_steps)
-    if event.at_step is not None and own:
-        worker.held = (current.generation, event.at_step)
-        state.step = max(state.step, event.at_step)
+    worker.held = _held(current, event, worker.held)
+    if worker.held is not None and worker.held[0] == current.generation:
+        state.step = max(state.step, worker.held[1])
     if event.drained:
         _on_drained(turn)
     elif state.phase is Phase.FENCING:
@@ -167,6 +166,21 @@ def _finish_if_done(turn: Turn) -> None:
     elif state.phase is Phase.DRAINING and not state.current.saving:
         turn.wait(turn.timers.save_s)
         state.current.saving = True
+
+
+def _held(
+    current: Generation, event: WorkerParked, before: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """The (generation, step) of the state that a parked worker holds.
+
+    One that was fenced before it restored still holds what it had: a state of an older generation,
+    which may be behind the one that it was to restore, or on an abandoned timeline beyond it.
+    """
+    if event.at_step is None:
+        return None
+    if current.has_steps or event.at_step == current.from_step:
+        return (current.generation, event.at_step)
+    return before if before is not None and before[1] == event.at_step else None
 
 
 def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:

@@ -136,7 +136,6 @@ def _form(turn: Turn) -> None:
     for member in members:
         worker = state.roster.workers[member.worker]
         state.roster.move(worker, WorkerState.MEMBER)
-        worker.held = None
     turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
     state.deadlines.gather_s = None
     turn.say(f"generation {life.generation}: dp={life.layout.dp} {life.reason}")

@@ -4,7 +4,15 @@ from dataclasses import dataclass, field
 
 from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event, NodeJoined, NodeLost, WorkerLost
+from remesh.orchestrator.control.events import (
+    CheckpointCommitted,
+    Event,
+    NodeJoined,
+    NodeLost,
+    RestoreFailed,
+    WorkerLost,
+    WorkerParked,
+)
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
@@ -20,16 +28,13 @@ class Invariants:
     formed: dict[int, cmd.Form] = field(default_factory=dict)
     commits: set[tuple[int, int]] = field(default_factory=set)
     ledger: Ledger = field(default_factory=Ledger)
+    held: dict[str, tuple[int, int]] = field(default_factory=dict)
+    committed: set[tuple[int, int]] = field(default_factory=set)
+    restore_failed: bool = False
 
     def after(self, event: Event, commands: list[cmd.Command]) -> None:
         self.ledger.note(event)
-        match event:
-            case WorkerLost():
-                self.dead.add(event.worker)
-            case NodeLost():
-                self.dead.add(event.node)
-            case NodeJoined():
-                self.dead.discard(event.node)
+        self._note(event)
         for command in commands:
             self._check_command(command)
         self._check_state()
@@ -56,6 +61,22 @@ class Invariants:
         if samples.lost or samples.repeated or samples.consumed != samples.expected:
             raise InvariantError(f"samples do not add up: {samples}")
 
+    def _note(self, event: Event) -> None:
+        match event:
+            case WorkerLost():
+                self.dead.add(event.worker)
+            case NodeLost():
+                self.dead.add(event.node)
+            case NodeJoined():
+                self.dead.discard(event.node)
+            case WorkerParked() if event.at_step is not None:
+                held = (event.generation, event.at_step)
+                self.held[event.worker] = max(held, self.held.get(event.worker, held))
+            case CheckpointCommitted():
+                self.committed.add((event.generation, event.step))
+            case RestoreFailed():
+                self.restore_failed = True
+
     def _check_command(self, command: cmd.Command) -> None:
         match command:
             case cmd.StartWorker() | cmd.EndWorker():
@@ -66,6 +87,7 @@ class Invariants:
                 self._check_alive(command, [member.worker for member in command.members])
                 if command.generation != max(self.formed, default=0) + 1:
                     raise InvariantError(f"{command} does not follow {max(self.formed)}")
+                self._check_nothing_given_away(command)
                 self.formed[command.generation] = command
             case cmd.Commit():
                 if self._abandoned(command.generation, command.step):
@@ -73,6 +95,16 @@ class Invariants:
                 if (command.generation, command.step) in self.commits:
                     raise InvariantError(f"{command} was asked for before")
                 self.commits.add((command.generation, command.step))
+
+    def _check_nothing_given_away(self, form: cmd.Form) -> None:
+        """The mesh starts from the newest state that a member holds or a checkpoint has."""
+        if self.restore_failed:
+            return
+        names = [member.worker for member in form.members]
+        known = [self.held[name] for name in names if name in self.held] + list(self.committed)
+        newest = max((step for gen, step in known if not self._abandoned(gen, step)), default=0)
+        if form.from_step != newest:
+            raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
 
     def _abandoned(self, generation: int, step: int) -> bool:
         """Whether a later generation started from before `step`, told by the Forms alone."""
