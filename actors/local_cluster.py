@@ -52,7 +52,9 @@ class LocalCluster:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        cluster = cls(token=secrets.token_hex(16), folder=folder, supervisor=supervisor)
+        # Ray reads the token once a process: a second cluster has to take the first one's.
+        token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(16)
+        cluster = cls(token=token, folder=folder, supervisor=supervisor)
         try:
             cluster.add_node(num_cpus=workers_per_node + spares)
             cluster.wait_for_head()
