@@ -46,6 +46,7 @@ class Controller:
         turn = Turn(options=self.options, state=self.state, now_s=now_s)
         if self.state.phase not in ENDED:
             _dispatch(turn, event)
+            refill(turn)
         return turn.commands
 
     def next_deadline_s(self) -> float | None:
@@ -101,7 +102,6 @@ def _on_run_started(turn: Turn) -> None:
         return
     state.reason = waiting_reason(turn)
     turn.wait(options.wait_limit_s)
-    refill(turn)
 
 
 def _on_stop_requested(turn: Turn, event: ev.StopRequested) -> None:

@@ -17,9 +17,15 @@ COUNTED = (WorkerState.MEMBER, WorkerState.STARTING)
 
 
 def refill(turn: Turn) -> None:
-    """Starts workers until members and spares are complete or the nodes are full."""
+    """Starts workers until members and spares are complete or the nodes are full.
+
+    A cold start takes its time and its share of the processors: it waits until the mesh, if there
+    is one, trains again.
+    """
     state, options = turn.state, turn.options
-    if not state.started or state.phase in ENDED:
+    if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
+        return
+    if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
     for node in state.roster.places(options.max_dp + options.spares):
         worker = state.roster.start(node)
@@ -76,7 +82,7 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
     state.roster.move(worker, WorkerState.ENDING)
     state.deadlines.forget(worker.name)
     state.deadlines.ending[worker.name] = turn.now_s + turn.timers.end_s
-    turn.say(f"ending {text}")
+    turn.say(f"ending {worker.name} on {worker.node}: it {why}")
     turn.do(EndWorker(worker=worker.name, node=worker.node, reason=why))
     return not over_budget(turn)
 
@@ -110,7 +116,6 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     elif any(worker.state is not WorkerState.ENDING for worker in lost):
         turn.say(text)
     if state.phase not in ENDED:
-        refill(turn)
         form_or_grow(turn)
 
 

@@ -12,7 +12,7 @@ from remesh.orchestrator.control.events import (
 )
 from remesh.orchestrator.control.membership import Node, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
-from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_node, lose_worker, refill
+from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_node, lose_worker
 from remesh.orchestrator.control.transitions import fence
 from remesh.orchestrator.control.turn import Turn
 
@@ -44,7 +44,6 @@ def _on_node_joined(turn: Turn, event: NodeJoined) -> None:
     roster.add_node(Node(name=event.node, slots=event.slots, domain=event.domain, head=event.head))
     if turn.state.started:
         turn.say(f"node {event.node} joined with room for {event.slots} workers")
-        refill(turn)
         form_or_grow(turn)
 
 

@@ -1,0 +1,221 @@
+"""Golden traces: what happens, in a few words a line, and below it what the controller decides.
+
+A line with a moment is an event, an indented line the answer. To accept new answers, run the test
+with REMESH_REWRITE_TRACES=1 and read the difference.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.journal import encode, replay
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.records import PeerState, SavedFile, StepRecord
+from remesh.orchestrator.control.state import State
+
+TRACES = sorted((Path(__file__).parent.parent / "traces").glob("*.txt"))
+
+
+def span(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def records(text, now_s):
+    return tuple(
+        StepRecord(
+            step=step,
+            loss=5.0,
+            grad_norm=1.0,
+            lr=0.001,
+            tokens=3072,
+            samples=24,
+            digest=f"d{step}",
+            applied=True,
+            step_s=0.2,
+            ended_s=now_s,
+        )
+        for step in span(text)
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: a word for the kind, names (`all`: the newest generation's), key=value options."""
+
+    names: list[str]
+    options: dict[str, str]
+    now_s: float
+    state: State
+
+    @property
+    def step(self):
+        return int(self.options["at"]) if "at" in self.options else None
+
+    @property
+    def records(self):
+        text = self.options.get("records")
+        return records(text, self.now_s) if text else ()
+
+    @property
+    def death(self):
+        died_at_s = float(self.options["died"]) if "died" in self.options else None
+        return {"cause": self.options.get("cause", "SIGKILL"), "died_at_s": died_at_s}
+
+    @property
+    def generation(self):
+        return int(self.options.get("generation", self.state.last_generation))
+
+    def nodes(self, kind, **values):
+        return [kind(node=name, **values) for name in self.names]
+
+    def workers(self, kind, **values):
+        return [kind(worker=name, **values) for name in self.names]
+
+    def members(self, kind, **values):
+        return self.workers(kind, generation=self.generation, **values)
+
+
+def joined(line):
+    slots = int(line.options["slots"])
+    return [ev.NodeJoined(node=name, slots=slots, head=name == "head") for name in line.names]
+
+
+def ready(line):
+    workers = [line.state.roster.workers[name] for name in line.names]
+    return [ev.WorkerReady(worker=w.name, node=w.node, pid=w.number) for w in workers]
+
+
+def steps(line):
+    rank_0 = line.state.current.members[0].worker
+    done = records(line.names[0], line.now_s)
+    return [ev.StepsDone(worker=rank_0, generation=line.generation, records=done)]
+
+
+def parked(line, *, drained):
+    return line.members(ev.WorkerParked, at_step=line.step, drained=drained, records=line.records)
+
+
+def restored(line):
+    from_step = line.state.current.from_step
+    return line.members(ev.WorkerRestored, at_step=from_step, restore_s=0.01)
+
+
+def saved(line):
+    file = SavedFile(name="part.safetensors", size_bytes=1, digest="0")
+    return line.members(ev.FilesSaved, step=line.step, files=(file,))
+
+
+def committed(line):
+    name = f"step-{line.step}.gen-{line.generation}"
+    return [ev.CheckpointCommitted(generation=line.generation, step=line.step, name=name)]
+
+
+CORRUPT = "block 3 of shard-0.arrow is corrupt"
+KINDS = {
+    "start": lambda _: [ev.RunStarted()],
+    "tick": lambda _: [ev.Tick()],
+    "stop": lambda _: [ev.StopRequested(reason="stopped by the user")],
+    "joined": joined,
+    "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
+    "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
+    "ready": ready,
+    "lost": lambda line: line.workers(ev.WorkerLost, **line.death),
+    "frozen": lambda line: line.workers(ev.WorkerFrozen, silent_s=0.6),
+    "broken": lambda line: line.members(ev.GroupBroken, error="connection reset"),
+    "formed": lambda line: line.members(ev.WorkerFormed, form_s=0.005),
+    "restored": restored,
+    "unreadable": lambda line: line.members(ev.RestoreFailed, name="", error="hash differs"),
+    "steps": steps,
+    "parked": lambda line: parked(line, drained=False),
+    "drained": lambda line: parked(line, drained=True),
+    "saved": saved,
+    "committed": committed,
+    "unsaved": lambda line: line.members(ev.SaveFailed, step=line.step, error="disk is full"),
+    "user-error": lambda line: line.members(ev.WorkerErred, error=CORRUPT, user_error=True),
+}
+
+
+def events_of(words, now_s, state):
+    options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+    names = [word for word in words[1:] if "=" not in word]
+    if names == ["all"]:
+        names = [m.worker for m in state.current.members if m.worker in state.roster.workers]
+    return KINDS[words[0]](Line(names, options, now_s, state))
+
+
+def form(command):
+    ranks = ", ".join(f"{m.worker}@{m.at_step}" for m in command.members)
+    source = command.restore
+    peers = f" from rank {source.source}" if isinstance(source, PeerState) else ""
+    restore = type(source).__name__ + peers
+    return f"form {command.generation} from step {command.from_step} {restore}: {ranks}"
+
+
+def fence(command):
+    workers = ", ".join(command.workers)
+    return f"fence {command.generation} heard {command.heard_step}: {workers}"
+
+
+def drain(command):
+    save = " and save" if command.save else ""
+    return f"drain {command.generation}{save}: {', '.join(command.workers)}"
+
+
+ANSWERS = {
+    cmd.StartWorker: lambda c: f"start {c.worker} on {c.node}",
+    cmd.EndWorker: lambda c: f"end {c.worker} on {c.node}: {c.reason}",
+    cmd.Form: form,
+    cmd.Fence: fence,
+    cmd.Drain: drain,
+    cmd.Commit: lambda c: f"commit step {c.step} of {c.generation}: {len(c.files)} files",
+    cmd.Announce: lambda c: f'"{c.text}"',
+    cmd.End: lambda c: f"END {c.status}: {c.reason}",
+}
+
+
+def options_of(line):
+    words = dict(word.split("=") for word in line.split()[1:])
+    numbers = {key: float(value) if "." in value else int(value) for key, value in words.items()}
+    return Options(**numbers)
+
+
+def play(text):
+    """The trace again, with the answers of today's controller."""
+    controller, lines, journal = None, [], []
+    for line in text.splitlines():
+        if line.startswith("options"):
+            controller = Controller(options_of(line))
+        if line.startswith(" "):
+            continue
+        lines.append(line)
+        moment, _, rest = line.partition(" ")
+        if not moment.replace(".", "").isdigit():
+            continue
+        before = controller.state.phase
+        for event in events_of(rest.split(), float(moment), controller.state):
+            journal.append(encode(event, float(moment)))
+            commands = controller.handle(event, float(moment))
+            lines.extend(f"      {ANSWERS[type(command)](command)}" for command in commands)
+        if controller.state.phase is not before:
+            lines.append(f"      -> {controller.state.phase}")
+    assert replay(journal, controller.options).state == controller.state
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.stem)
+def test_decides_as_in_the_golden_trace(path):
+    written = path.read_text()
+    played = play(written)
+    if os.environ.get("REMESH_REWRITE_TRACES"):
+        path.write_text(played)
+    assert played == written
+
+
+def test_there_are_traces():
+    assert len(TRACES) >= 6
