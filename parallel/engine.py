@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.group import Group
 from remesh.parallel.model.config import ModelConfig, parameter_shapes
@@ -152,13 +152,13 @@ class Engine:
         ballot = Ballot(drain=int(work.drain), save=int(work.save))
         progress = _Progress(step=step, work=work, ballot=ballot)
         self._tree.clear()
-        schedule = data_parallel_schedule(work.leaves, self.spec.microbatches_per_leaf)
-        for number, operation in enumerate(schedule):
-            work.fence.check(work.generation)
-            updates = isinstance(operation, Step)
-            work.stamp(step, number, Phase.UPDATING if updates else Phase.COMPUTING)
-            self._carry_out(operation, progress)
-        work.stamp(step, len(schedule), Phase.AT)
+        try:
+            self._run(
+                data_parallel_schedule(work.leaves, self.spec.microbatches_per_leaf), progress
+            )
+        except (Cancelled, GroupError):
+            self._tree.abandon()
+            raise
         assert progress.result
         return progress.result
 
@@ -198,6 +198,15 @@ class Engine:
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
         self.at_step = at_step
+
+    def _run(self, schedule: tuple[Operation, ...], progress: _Progress) -> None:
+        step, work = progress.step, progress.work
+        for number, operation in enumerate(schedule):
+            work.fence.check(work.generation)
+            updates = isinstance(operation, Step)
+            work.stamp(step, number, Phase.UPDATING if updates else Phase.COMPUTING)
+            self._carry_out(operation, progress)
+        work.stamp(step, len(schedule), Phase.AT)
 
     def _carry_out(self, operation: Operation, progress: _Progress) -> None:
         match operation:

@@ -1,5 +1,7 @@
 """State from a peer: the cheapest way back, since replicas hold the same bits."""
 
+import torch
+
 from remesh.parallel.collectives import broadcast_
 from remesh.parallel.engine import Engine
 from remesh.parallel.group import Group
@@ -8,15 +10,19 @@ from remesh.parallel.group import Group
 def broadcast_state(engine: Engine, group: Group, *, source: int, at_step: int) -> None:
     """Brings every rank to `at_step` with the state of the rank `source`. All ranks call it.
 
-    A rank that is there already gets the same bits again and keeps its place; any other holds no
-    state until it has received all of it.
+    A rank that is there already keeps what it has; any other holds no state until it has received
+    all of it. What arrives is copied, never received in place: a broadcast that is left behind may
+    still write.
 
     Raises: Cancelled, GroupError.
     """
-    if group.rank == source:
-        assert engine.at_step == at_step
-    elif engine.at_step != at_step:
+    assert group.rank != source or engine.at_step == at_step
+    fills = engine.at_step != at_step
+    if fills:
         engine.at_step = None
     for tensor in engine.flat_state():
-        broadcast_(group, tensor, source)
+        passed = tensor if group.rank == source else torch.empty_like(tensor)
+        broadcast_(group, passed, source)
+        if fills:
+            tensor.copy_(passed)
     engine.at_step = at_step

@@ -28,9 +28,15 @@ class GradientTree:
         self._workspace: dict[str, Tensor] = {}
 
     def clear(self) -> None:
-        """Forgets the leaves of the last step, finished or not."""
+        """Forgets the leaves of the last step."""
         self._spare += [buffer for _, buffer in self._nodes]
         self._nodes.clear()
+
+    def abandon(self) -> None:
+        """Gives up all memory: an operation that was left behind may still write to it."""
+        self._nodes.clear()
+        self._spare.clear()
+        self._workspace.clear()
 
     def take(self) -> Tensor:
         """A buffer of zeros for the next leaf."""

@@ -2,6 +2,8 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -84,6 +86,40 @@ def test_the_fence_frees_ranks_from_a_frozen_peer(pool):
     for freed_s, closed_s in run.results([0, 2, 3]):
         assert freed_s < 0.3
         assert closed_s < 0.5
+
+
+def sleep_through_a_generation(seat):
+    """Rank 1 is frozen in a collective; the others leave, form anew and reuse their buffers."""
+    fence = Fence()
+    group = seat.form(fence)
+    buffer = torch.ones(200_000)
+    threading.Timer(0.6, fence.up, [seat.generation]).start()
+    try:
+        for _ in range(10**9):
+            collectives.all_reduce_(group, buffer.fill_(1))
+    except (Cancelled, GroupError):
+        group.close()
+    if seat.rank == 1:
+        return "woke up"
+    again = replace(seat, rank=min(seat.rank, 1), size=2)
+    group = again.form(generation=seat.generation + 4 * 10**6)
+    buffer.fill_(7)
+    stop_s = time.time() + 1.0
+    late = torch.zeros(1)
+    while not late:
+        assert buffer.eq(7).all()
+        collectives.all_reduce_(group, late.fill_(float(time.time() > stop_s)))
+    group.close()
+    return "kept"
+
+
+def test_one_who_wakes_up_after_its_generation_harms_nobody(pool):
+    run = pool.start(sleep_through_a_generation, 3)
+    time.sleep(0.3)
+    run.signal(1, signal.SIGSTOP)
+    time.sleep(0.8)
+    run.signal(1, signal.SIGCONT)
+    assert run.results(timeout_s=5) == ["kept", "woke up", "kept"]
 
 
 def form_without_the_last(seat, delay_s):
@@ -176,6 +212,28 @@ def test_fifty_groups_live_at_the_same_time_on_one_host(pool):
         assert after == 2
 
 
+def start_groups_at_once(seat, count):
+    """Forms `count` groups with one partner, all at the same time, and uses each."""
+    seat = replace(
+        seat, rank=seat.rank % 2, size=2, generation=seat.generation * 100 + seat.rank // 2
+    )
+    first = seat.generation * 1000 + 3 * 10**6
+    with ThreadPoolExecutor(count) as threads:
+        groups = list(threads.map(lambda i: seat.form(generation=first + i), range(count)))
+    sums = []
+    for i, group in enumerate(groups):
+        tensor = torch.tensor([float(i)])
+        collectives.all_reduce_(group, tensor)
+        sums.append(tensor.item() / 2)
+        group.close()
+    return sums
+
+
+def test_fifty_two_groups_start_at_the_same_time_on_one_host(pool):
+    for sums in pool.run(start_groups_at_once, 8, 13):
+        assert sums == list(range(13))
+
+
 def form_again_and_again(seat, count):
     own = psutil.Process()
     first = seat.generation * 1000 + 2 * 10**6
@@ -192,7 +250,9 @@ def form_again_and_again(seat, count):
 
 def test_forming_thirty_times_leaves_nothing_behind(pool):
     for counts, median_s in pool.run(form_again_and_again, 4, 30):
-        assert max(counts[10:]) <= max(counts[:10])
+        files, threads = zip(*counts, strict=True)
+        assert max(files[10:]) <= max(files[:10])
+        assert max(threads) <= 4
         assert median_s < 0.2
 
 
@@ -202,6 +262,7 @@ def test_a_closed_group_refuses_operations(pool):
 
 def use_after_close(seat):
     group = seat.form()
+    collectives.all_reduce_(group, torch.ones(1))
     group.close()
     with pytest.raises(GroupError, match="is closed"):
         collectives.all_reduce_(group, torch.ones(1))
