@@ -27,7 +27,6 @@ from remesh.parallel.errors import GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.sockets import Address, Connections, listeners
 from remesh.parallel.store import StoreClient
-from remesh.parallel.store import StoreServer as StoreServer  # noqa: PLC0414 - beside Rendezvous
 
 _POLL_S = 0.005
 _DROP_S = 0.2
