@@ -9,9 +9,10 @@ EMPTY_TRIES = 3
 class Budget:
     """Failures since the run last made `healthy_steps` steps of progress.
 
-    A failure is one event that took away workers which trained or started. Steps that were trained
-    before and are trained again are no progress. Generations that broke before their first step
-    although nobody was lost count as one failure for every three in a row.
+    A failure is the loss of one or more members of a mesh before the next one forms, or a worker
+    that did not start. Steps that were trained before and are trained again are no progress.
+    Generations that broke before their first step although nobody was lost count as one failure
+    for every three in a row.
     """
 
     failures: int = 0

@@ -1,6 +1,7 @@
 """Starting, losing and giving up workers, and deciding when there are enough for a mesh."""
 
 from remesh.orchestrator.control.commands import EndWorker, StartWorker
+from remesh.orchestrator.control.generations import Fault
 from remesh.orchestrator.control.membership import Worker, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.transitions import (
@@ -12,8 +13,6 @@ from remesh.orchestrator.control.transitions import (
     waiting_reason,
 )
 from remesh.orchestrator.control.turn import Turn
-
-COUNTED = (WorkerState.MEMBER, WorkerState.STARTING)
 
 
 def refill(turn: Turn) -> None:
@@ -63,7 +62,7 @@ def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None)
 
 
 def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> None:
-    """A node is dead, and all its workers with it: one failure."""
+    """A node is dead, and all its workers with it."""
     lost = turn.state.roster.remove_node(name)
     names = ", ".join(worker.name for worker in lost)
     text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"
@@ -74,11 +73,11 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
     """Has a worker killed. It is lost once its death is seen, or soon after. False: run over."""
     state = turn.state
     text = f"{worker.name} on {worker.node} {why}"
-    if worker.state in COUNTED:
-        state.budget.count(text, state.step)
     if worker.state is WorkerState.MEMBER:
         _hurt(turn, worker.node)
-        note_sign(turn, text).losses.append(text)
+        _count_loss(turn, note_sign(turn, text), text)
+    elif worker.state is WorkerState.STARTING:
+        state.budget.count(text, state.step)
     state.roster.move(worker, WorkerState.ENDING)
     state.deadlines.forget(worker.name)
     state.deadlines.ending[worker.name] = turn.now_s + turn.timers.end_s
@@ -105,13 +104,14 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     state = turn.state
     for worker in lost:
         state.deadlines.forget(worker.name)
-    if any(worker.state in COUNTED for worker in lost):
-        state.budget.count(text, state.step)
-        if over_budget(turn):
-            return
     training = [worker for worker in lost if _may_train(turn, worker)]
     if training:
         _note_loss(turn, training, text, died_at_s)
+    elif any(worker.state is WorkerState.STARTING for worker in lost):
+        state.budget.count(text, state.step)
+    if over_budget(turn):
+        return
+    if training:
         leave(turn, text)
     elif any(worker.state is not WorkerState.ENDING for worker in lost):
         turn.say(text)
@@ -129,7 +129,14 @@ def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | Non
     fault.lost.update(worker.name for worker in lost)
     fault.lost.update(worker.node for worker in lost)
     if any(worker.state is WorkerState.MEMBER for worker in lost):
-        fault.losses.append(text)
+        _count_loss(turn, fault, text)
         fault.note_death(died_at_s)
     for worker in lost:
         turn.state.current.drop(worker.name)
+
+
+def _count_loss(turn: Turn, fault: Fault, text: str) -> None:
+    """However many members are lost before the next mesh forms, it is one failure."""
+    if not fault.losses:
+        turn.state.budget.count(text, turn.state.step)
+    fault.losses.append(text)

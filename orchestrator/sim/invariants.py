@@ -85,8 +85,9 @@ class Invariants:
                 self._check_alive(command, command.workers)
             case cmd.Form():
                 self._check_alive(command, [member.worker for member in command.members])
-                if command.generation != max(self.formed, default=0) + 1:
-                    raise InvariantError(f"{command} does not follow {max(self.formed)}")
+                before = max(self.formed, default=0)
+                if command.generation != before + 1:
+                    raise InvariantError(f"{command} does not follow {before}")
                 self._check_nothing_given_away(command)
                 self.formed[command.generation] = command
             case cmd.Commit():

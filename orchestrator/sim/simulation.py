@@ -7,6 +7,7 @@ from random import Random
 from remesh.orchestrator.control.commands import Command
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import Event, RunStarted, Tick
+from remesh.orchestrator.control.generations import GenerationReport
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED
@@ -28,7 +29,7 @@ class Outcome:
     seed: int
     status: str
     reason: str
-    generations: int
+    generations: tuple[GenerationReport, ...]
     steps: int
     events: int
     seconds: float
@@ -156,7 +157,7 @@ class Simulation:
             seed=self.seed,
             status=state.phase.value,
             reason=state.reason,
-            generations=state.last_generation,
+            generations=controller.view().generations,
             steps=state.step,
             events=len(self.journal),
             seconds=self.agenda.now_s,

@@ -1,0 +1,100 @@
+"""Whole clusters in one thread: many seeds with faults, and a few exact scenes."""
+
+import pytest
+
+from remesh.orchestrator.control.commands import Commit, Form, StartWorker
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import NodeJoined, NodeLost, RunStarted, Tick, WorkerLost
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.records import FreshState, Member
+from remesh.orchestrator.sim.faults import WEIGHTS, Fault
+from remesh.orchestrator.sim.invariants import Invariants
+from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
+from remesh.orchestrator.sim.world import InvariantError, Settings
+from remesh.parallel.layout import Layout
+
+SEEDS = range(50)
+SETTINGS = Settings(steps=30, every=10, step_s=0.13)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_run_ends_as_it_should_whatever_befalls_it(seed):
+    try:
+        simulate(seed)
+    except SimulationError as error:
+        story = "\n".join(error.trace[-40:])
+        pytest.fail(f"{error}\n{story}\nagain: python -m remesh.orchestrator.sim --seed {seed}")
+
+
+def test_a_seed_tells_the_same_story_every_time():
+    assert simulate(7).trace == simulate(7).trace
+
+
+def test_all_kinds_of_faults_are_among_the_seeds():
+    assert {fault.kind for seed in SEEDS for fault in simulate(seed).faults} == set(WEIGHTS)
+
+
+def scene(*faults, seed=1, settings=SETTINGS):
+    chosen = [Fault(kind=kind, at_s=at_s) for kind, at_s in faults]
+    return Simulation(seed, settings, chosen).run()
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("kind", "limit_s"), [("kill", 1.0), ("kill node", 2.0)])
+def test_recovers_soon_from_a_death_amid_a_step(kind, limit_s, seed):
+    outcome = scene((kind, 2.0), seed=seed)
+    assert outcome.status == "finished"
+    after = [life for life in outcome.generations if life.recovery_s is not None]
+    assert after or kind == "kill"  # the one that was killed may have been a spare
+    for life in after:
+        assert life.recovery_s < limit_s
+        assert life.lost_steps <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_blink_is_not_a_fault(seed):
+    outcome = scene(("blink", 2.0), ("blink", 2.9), seed=seed)
+    assert outcome.status == "finished"
+    assert all(life.recovery_s is None for life in outcome.generations)
+
+
+def test_a_run_without_a_chance_ends_with_the_last_cause():
+    settings = Settings(steps=60, every=100, step_s=0.13, max_failures=3)
+    deaths = [("kill all", 4.0 * number) for number in range(1, 9)]
+    outcome = scene(*deaths, settings=settings)
+    assert outcome.status == "failed"
+    assert "4 failures, more than elastic.max_failures=3; the last: " in outcome.reason
+
+
+def watched():
+    """Invariants of a controller that knows two nodes and one worker on each."""
+    controller = Controller(Options(steps=10, max_dp=2))
+    watch = Invariants(controller)
+    for event in (NodeJoined(node="a", slots=1), NodeJoined(node="b", slots=1), RunStarted()):
+        watch.after(event, controller.handle(event, 0.0))
+    return watch
+
+
+def form(generation, from_step):
+    return Form(
+        generation=generation,
+        layout=Layout(dp=1),
+        members=(Member(worker="worker-0", node="a", rank=0, at_step=None),),
+        restore=FreshState(),
+        from_step=from_step,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "commands", "message"),
+    [
+        (NodeLost(node="b", cause=""), [StartWorker(worker="w", node="b")], "goes to the dead"),
+        (WorkerLost(worker="worker-0", cause=""), [form(1, 0)], "goes to the dead"),
+        (Tick(), [form(2, 0)], "does not follow 0"),
+        (Tick(), [form(1, 5)], "starts from 5, not 0"),
+        (Tick(), [Commit(generation=7, step=4, files=())] * 2, "was asked for before"),
+    ],
+)
+def test_what_must_not_happen_is_noticed(event, commands, message):
+    with pytest.raises(InvariantError, match=message):
+        watched().after(event, commands)

@@ -1,0 +1,206 @@
+"""The pure parts of the controller: lineage, recovery, budget, membership, timers, checkpoints."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remesh.orchestrator.control.budget import EMPTY_TRIES, Budget
+from remesh.orchestrator.control.checkpoints import Checkpoints
+from remesh.orchestrator.control.events import FilesSaved
+from remesh.orchestrator.control.lineage import Lineage
+from remesh.orchestrator.control.membership import Node, Roster, WorkerState
+from remesh.orchestrator.control.phases import ENDED, MOVES, Phase, check_move
+from remesh.orchestrator.control.records import (
+    CheckpointState,
+    FreshState,
+    Member,
+    PeerState,
+    SavedFile,
+)
+from remesh.orchestrator.control.recovery import decide_restore
+from remesh.orchestrator.control.timers import Deadlines, Timers, expired
+
+
+def lineage(*chain):
+    line = Lineage()
+    for generation, from_step in chain:
+        line.begin(generation, from_step)
+    return line
+
+
+def test_a_rewind_abandons_what_lies_beyond_it():
+    line = lineage((1, 0), (2, 20), (3, 30), (4, 20))
+    assert line.chain == [(1, 0), (2, 20), (4, 20)]
+    assert line.holds(1, 20)
+    assert not line.holds(1, 21)
+    assert not line.holds(3, 30)
+    assert line.holds(4, 1000)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12))
+def test_every_step_has_one_owner_and_owners_never_go_back(starts):
+    line = Lineage()
+    for generation, from_step in enumerate(starts, start=1):
+        line.begin(generation, from_step)
+    owners = [line.owner(step) for step in range(1, 60)]
+    known = [owner for owner in owners if owner is not None]
+    assert known == sorted(known)
+    assert owners[-1] == len(starts)
+    for step, owner in enumerate(owners, start=1):
+        assert owner is None or line.holds(owner, step)
+
+
+def member(rank, at_step):
+    return Member(worker=f"w{rank}", node="n", rank=rank, at_step=at_step)
+
+
+NEWEST = CheckpointState(step=40, name="step-40")
+OLDER = CheckpointState(step=20, name="step-20")
+
+
+@pytest.mark.parametrize(
+    ("held", "checkpoints", "avoid", "expected"),
+    [
+        ([None, 44, 45, 45], [NEWEST], [], PeerState(step=45, source=2)),
+        ([40, None], [NEWEST], [], PeerState(step=40, source=0)),
+        ([38, 39], [NEWEST], [], NEWEST),
+        ([None, None], [NEWEST, OLDER], [], NEWEST),
+        ([None, None], [NEWEST, OLDER], ["checkpoint step-40"], OLDER),
+        ([45, None], [NEWEST], ["the peers' state at step 45"], NEWEST),
+        ([None], [], [], FreshState()),
+        ([None], [NEWEST], ["checkpoint step-40"], None),
+        ([None], [], ["fresh parameters"], None),
+    ],
+)
+def test_takes_the_newest_state_within_reach(held, checkpoints, avoid, expected):
+    members = [member(rank, at_step) for rank, at_step in enumerate(held)]
+    decision = decide_restore(members, checkpoints, avoid)
+    assert (decision and decision.restore) == expected
+    if decision is not None:
+        assert decision.from_step == getattr(expected, "step", 0)
+
+
+def test_only_progress_beyond_the_failure_resets_the_budget():
+    budget = Budget()
+    budget.count("killed", step=45)
+    budget.progress(60, healthy_steps=20)
+    assert budget.failures == 1
+    budget.progress(65, healthy_steps=20)
+    assert budget.failures == 0
+    assert budget.total == 1
+
+
+def test_generations_that_break_before_a_step_count_every_third_time():
+    budget = Budget()
+    for _ in range(2 * EMPTY_TRIES):
+        budget.count_empty_try("forming timed out", step=0)
+    assert budget.failures == 2
+    assert "forming timed out" in budget.cause
+
+
+def roster(*nodes):
+    found = Roster()
+    for name, slots in nodes:
+        found.add_node(Node(name=name, slots=slots, domain="", head=name == "head"))
+    return found
+
+
+def start_all(found, wanted):
+    for node in found.places(wanted):
+        found.move(found.start(node), WorkerState.IDLE)
+
+
+def test_workers_are_spread_evenly_and_never_beyond_the_slots():
+    found = roster(("b", 3), ("head", 3))
+    assert found.places(5) == ["head", "b", "head", "b", "head"]
+    start_all(found, 5)
+    assert found.places(5) == []
+    assert len(found.places(99)) == 1
+
+
+def test_a_worker_that_is_being_ended_still_fills_its_slot():
+    found = roster(("head", 2))
+    start_all(found, 2)
+    found.move(found.workers["worker-0"], WorkerState.ENDING)
+    assert found.places(2) == []
+    found.remove(found.workers["worker-0"])
+    assert found.places(2) == ["head"]
+
+
+def test_ranks_go_by_node_with_the_head_first():
+    found = roster(("b", 2), ("head", 2))
+    start_all(found, 4)
+    chosen = found.choose(4, lambda _: -1, 0)
+    assert [worker.node for worker in chosen] == ["head", "head", "b", "b"]
+
+
+def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
+    found = roster(("b", 3), ("head", 3))
+    start_all(found, 6)
+    held = {"worker-0": 7, "worker-1": 7}
+    found.nodes["head"].hurt_in = 3
+    chosen = found.choose(4, lambda worker: held.get(worker.name, -1), 3)
+    assert {worker.name for worker in chosen} == {"worker-0", "worker-1", "worker-3", "worker-5"}
+
+
+@given(st.floats(0.05, 60.0), st.floats(0.0, 600.0), st.integers(1, 20_000))
+def test_the_layers_of_deadlines_are_in_order_for_every_patience(patience_s, step_s, nodes):
+    timers = Timers(patience_s=patience_s)
+    assert timers.silent_s < timers.node_lost_s < timers.form_s < timers.lease_s
+    assert timers.lease_s < timers.start_s < timers.restore_s
+    assert timers.fence_s(step_s) < timers.drain_s(step_s) < timers.stall_s(step_s)
+    assert timers.fence_s(None) > timers.fence_s(0.0)
+    assert nodes / timers.beat_s(nodes) <= max(1000.0, 4 * nodes / patience_s) + 1e-6
+
+
+def test_deadlines_know_the_earliest_of_many_without_looking_at_all():
+    deadlines = Deadlines(phase_s=9.0)
+    assert deadlines.earliest_s() == 9.0
+    deadlines.starting.update({"a": 3.0, "b": 4.0})
+    assert deadlines.earliest_s() == 3.0
+    assert expired(deadlines.starting, 3.5) == ["a"]
+    deadlines.forget("a")
+    assert deadlines.earliest_s() == 4.0
+
+
+def test_moves_follow_the_table_and_nothing_leaves_the_end():
+    assert set(MOVES) == set(Phase)
+    assert all(not MOVES[phase] for phase in ENDED)
+    with pytest.raises(AssertionError, match="no move from finished to running"):
+        check_move(Phase.FINISHED, Phase.RUNNING)
+
+
+def test_every_phase_can_be_reached_and_left():
+    reached = set().union(*MOVES.values())
+    assert reached == set(Phase)
+    assert all(MOVES[phase] for phase in set(Phase) - ENDED)
+
+
+def files(worker, generation, step):
+    part = SavedFile(name=f"{worker}.safetensors", size_bytes=1, digest="0")
+    return FilesSaved(worker=worker, generation=generation, step=step, files=(part,))
+
+
+def test_only_complete_sets_are_handed_out_once_and_with_their_records():
+    checkpoints = Checkpoints()
+    checkpoints.begin(1, frozenset({"a", "b"}), 0)
+    checkpoints.add_files(files("a", 1, 20))
+    checkpoints.add_files(files("a", 1, 20))
+    checkpoints.add_files(files("stranger", 1, 20))
+    assert checkpoints.complete(1, 20) == []
+    checkpoints.add_files(files("b", 1, 20))
+    assert checkpoints.complete(1, 19) == []
+    ((step, save),) = checkpoints.complete(1, 20)
+    assert step == 20
+    assert [file.name for file in save.files] == ["a.safetensors", "b.safetensors"]
+    assert checkpoints.complete(1, 20) == []
+
+
+def test_files_of_the_forerunner_still_count_those_of_an_abandoned_step_do_not():
+    checkpoints = Checkpoints()
+    checkpoints.begin(1, frozenset({"a"}), 0)
+    checkpoints.add_files(files("a", 1, 40))
+    checkpoints.begin(2, frozenset({"a", "b"}), 20)
+    assert checkpoints.complete(1, 40) == []
+    checkpoints.add_files(files("a", 1, 20))
+    assert [step for step, _ in checkpoints.complete(1, 20)] == [20]
