@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -32,7 +33,7 @@ HEALTH = {
 
 
 class LocalCluster:
-    """`start` returns at once; `address` and `environment` are what `ray.init` needs."""
+    """`start` returns once a driver can connect; `address` and `environment` are what it needs."""
 
     def __init__(self, *, token: str, folder: Path, supervisor: subprocess.Popen[bytes]) -> None:
         self.token = token
@@ -57,9 +58,10 @@ class LocalCluster:
         cluster = cls(token=token, folder=folder, supervisor=supervisor)
         try:
             cluster.add_node(num_cpus=workers_per_node + spares)
-            cluster.wait_for_head()
+            cluster._wait_for_head(cluster._listens)
             for _ in range(nodes - 1):
                 cluster.add_node(num_cpus=workers_per_node)
+            cluster._wait_for_head(cluster._serves)
         except BaseException:
             cluster.close()
             raise
@@ -81,20 +83,6 @@ class LocalCluster:
         )
         return self.sessions[-1]
 
-    def wait_for_head(self, limit_s: float = 60.0) -> None:
-        """Raises: UnreachableError with the head's last line if it ends or opens no port."""
-        host, _, port = self.address.partition(":")
-        deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s and look(self.sessions[0]):
-            with socket.socket() as probe:
-                probe.settimeout(1.0)
-                if probe.connect_ex((host, int(port))) == 0:
-                    return
-            time.sleep(0.05)
-        lines = (self._folder / "node-0.log").read_text(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
-        raise UnreachableError(f"the local Ray head did not start on {self.address}: {last}")
-
     def environment(self) -> dict[str, str]:
         """What a client needs beside the address."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
@@ -105,6 +93,30 @@ class LocalCluster:
         with suppress(BrokenPipeError):
             self._supervisor.stdin.close()
         self._supervisor.wait(timeout=30)
+        assert self._supervisor.stdout
+        self._supervisor.stdout.close()
+
+    def _wait_for_head(self, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
+        """Raises: UnreachableError with the head's last line if it ends or does not get ready."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and look(self.sessions[0]):
+            if ready():
+                return
+            time.sleep(0.05)
+        lines = (self._folder / "node-0.log").read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        raise UnreachableError(f"the local Ray head did not start on {self.address}: {last}")
+
+    def _listens(self) -> bool:
+        """Other nodes can join; the head's own part of the cluster may still fail."""
+        host, _, port = self.address.partition(":")
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex((host, int(port))) == 0
+
+    def _serves(self) -> bool:
+        """Drivers can connect: without this they wait for a minute and learn no cause."""
+        return (self._folder / "n0" / "session_latest" / "sockets" / "raylet").exists()
 
     def _head_arguments(self, host: str) -> list[str]:
         port = _free_port(host)
@@ -119,7 +131,8 @@ class LocalCluster:
 
     def _node_environment(self) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
-        return {**os.environ, **self.environment(), **HEALTH, **quiet, "OMP_NUM_THREADS": "1"}
+        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
+        return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
 
     def _ask(self, request: dict[str, object]) -> int:
         assert self._supervisor.stdin

@@ -1,0 +1,88 @@
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from remesh.actors.local_cluster import LocalCluster
+from remesh.actors.private_ray import TRIED_WITH, ray_worker
+from remesh.actors.processes import look, session_members
+from remesh.orchestrator.errors import UnreachableError
+
+READY_LIMIT_S = 60.0
+GONE_LIMIT_S = 2.0
+
+OWNER = """
+import json, os, time
+from remesh.actors.local_cluster import LocalCluster
+
+cluster = LocalCluster.start(nodes=2, workers_per_node=1, spares=1)
+os.environ.update(cluster.environment())
+import ray
+
+ray.init(address=cluster.address, namespace="test", log_to_driver=False, logging_level="ERROR")
+while len([node for node in ray.nodes() if node["Alive"]]) < 2:
+    time.sleep(0.05)
+
+class Worker:
+    def pid(self):
+        return os.getpid()
+
+worker = ray.remote(Worker).options(lifetime="detached", name="worker").remote()
+told = {
+    "hosts": sorted(node["NodeManagerAddress"] for node in ray.nodes()),
+    "slots": sorted(node["Resources"]["CPU"] for node in ray.nodes()),
+    "worker": ray.get(worker.pid.remote()),
+    "sessions": cluster.sessions,
+    "supervisor": cluster._supervisor.pid,
+    "folder": str(cluster._folder),
+}
+print(json.dumps(told), flush=True)
+time.sleep(600)
+"""
+
+
+def within(limit_s, condition):
+    limit_s += time.monotonic()
+    while not (holds := condition()) and time.monotonic() < limit_s:
+        time.sleep(0.01)
+    return holds
+
+
+@pytest.fixture
+def owner():
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_two_nodes_stand_and_are_gone_with_their_owner(owner):
+    told = json.loads(owner.stdout.readline())
+    assert told["hosts"] == ["127.0.0.2", "127.0.0.3"]
+    assert told["slots"] == [1, 2]
+    sessions = set(told["sessions"])
+    assert told["worker"] in session_members(sessions)
+    os.kill(told["worker"], signal.SIGSTOP)
+    owner.kill()
+    assert within(GONE_LIMIT_S, lambda: not session_members(sessions))
+    assert within(GONE_LIMIT_S, lambda: look(told["supervisor"]) is None)
+    assert not Path(told["folder"]).exists()
+
+
+def test_a_head_that_does_not_start_is_told_and_leaves_nothing():
+    before = set(Path("/tmp").glob("remesh-*"))
+    with pytest.raises(UnreachableError, match=r"the local Ray head did not start on 127.*-7"):
+        LocalCluster.start(nodes=1, workers_per_node=-7)
+    assert set(Path("/tmp").glob("remesh-*")) <= before
+
+
+def test_private_calls_were_tried_with_this_ray():
+    assert importlib.metadata.version("ray") == TRIED_WITH
+    assert isinstance(ray_worker._worker_logs_enabled, bool)
