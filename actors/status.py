@@ -22,6 +22,7 @@ from remesh.orchestrator.errors import UserError
 
 ANSWER_LIMIT_S = 3.0
 REQUEST_LIMIT_S = 10.0
+CLOSE_S = 0.1
 
 Answers = dict[str, Callable[[], Any]]
 
@@ -34,7 +35,7 @@ class StatusServer:
         self._server = ThreadingTCPServer(("127.0.0.1", 0), _handler(answers, token))
         self._server.daemon_threads = True
         self.host, self.port = "127.0.0.1", int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()

@@ -1,0 +1,118 @@
+import errno
+import threading
+import time
+
+import pytest
+import torch
+
+from remesh.actors.saver import Saver
+from remesh.orchestrator.control.events import FilesSaved, SaveFailed
+from remesh.orchestrator.control.records import SavedFile
+from remesh.parallel.state.headers import shard_digest
+from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.shards import decode_shard
+
+REF = CheckpointRef(step=20, generation=3)
+FOLDER = "step-00000020.gen-3"
+
+
+class Memory:
+    """A storage of one process; `full` is a disk without room, `gate` one that takes its time."""
+
+    def __init__(self, *, full=False):
+        self.files = {}
+        self.full = full
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def put(self, path, data):
+        self.gate.wait(1)
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.files[path] = data
+
+
+class Posted(list):
+    def post(self, event):
+        self.append(event)
+
+    def wait(self, count, limit_s=0.8):
+        limit_s += time.monotonic()
+        while len(self) < count and time.monotonic() < limit_s:
+            time.sleep(0.001)
+        return list(self)
+
+
+@pytest.fixture
+def posted():
+    return Posted()
+
+
+def saver(storage, posted):
+    return Saver(worker="worker-1", storage=storage, post=posted.post)
+
+
+def test_the_files_of_all_ranks_hold_each_tensor_once(posted):
+    storage = Memory()
+    state = {name: torch.full((size,), float(size)) for name, size in zip("abcd", (5, 4, 3, 2))}  # noqa: B905
+    for rank in range(3):
+        saver(storage, posted).save(state, REF, rank=rank, num_writers=3)
+    events = posted.wait(3)
+    assert sorted(storage.files) == [f"{FOLDER}/rank-{rank}-of-3.safetensors" for rank in range(3)]
+    read = [decode_shard(encoded)[1] for encoded in storage.files.values()]
+    assert sorted(name for tensors in read for name in tensors) == ["a", "b", "c", "d"]
+    assert all(torch.equal(state[name], t[name]) for t in read for name in t)
+    assert {event.files[0].name for event in events} == {
+        path.partition("/")[2] for path in storage.files
+    }
+
+
+def test_the_report_is_of_the_file_as_it_was_written(posted):
+    storage = Memory()
+    saver(storage, posted).save({"a": torch.ones(4)}, REF, rank=0, num_writers=1)
+    (encoded,) = storage.files.values() if posted.wait(1) else ()
+    file = SavedFile(
+        name="rank-0-of-1.safetensors", size_bytes=len(encoded), digest=shard_digest(encoded)
+    )
+    assert posted == [FilesSaved(worker="worker-1", generation=3, step=20, files=(file,))]
+
+
+def test_training_on_does_not_change_what_is_saved(posted):
+    storage = Memory()
+    storage.gate.clear()
+    state = {"a": torch.zeros(1000)}
+    slow = saver(storage, posted)
+    slow.save(state, REF, rank=0, num_writers=1)
+    state["a"] += 1
+    slow.save(state, CheckpointRef(step=21, generation=3), rank=0, num_writers=1)
+    state["a"] += 1
+    assert posted == []
+    storage.gate.set()
+    assert [event.step for event in posted.wait(2)] == [20, 21]
+    sums = [decode_shard(encoded)[1]["a"].sum() for encoded in storage.files.values()]
+    assert sums == [0, 1000]
+
+
+def test_a_full_disk_is_told_and_ends_nothing(posted):
+    storage = Memory(full=True)
+    same = saver(storage, posted)
+    same.save({"a": torch.ones(4)}, REF, rank=0, num_writers=1)
+    assert posted.wait(1) == [
+        SaveFailed(
+            worker="worker-1",
+            generation=3,
+            step=20,
+            error=f"{FOLDER} cannot be written: No space left on device",
+        )
+    ]
+    storage.full = False
+    same.save({"a": torch.ones(4)}, REF, rank=0, num_writers=1)
+    assert isinstance(posted.wait(2)[1], FilesSaved)
+
+
+def test_a_rank_without_a_tensor_leaves_a_file_too(posted):
+    storage = Memory()
+    saver(storage, posted).save({"a": torch.ones(4)}, REF, rank=1, num_writers=2)
+    posted.wait(1)
+    (encoded,) = storage.files.values()
+    assert decode_shard(encoded)[1] == {}
