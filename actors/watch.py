@@ -46,6 +46,7 @@ class Watch:
         self._offered: set[str] = set()
         self._lost: set[str] = set()
         self._frozen: set[str] = set()
+        self._looked_s = time.monotonic()
         self._ended = threading.Event()
 
     def start(self) -> None:
@@ -79,8 +80,13 @@ class Watch:
         return self._node_ids[node]
 
     def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
-        """An agent's sign of life, with the workers that give none; how many nodes beat."""
+        """An agent's sign of life, with the workers that give none; how many nodes beat.
+
+        0, which renews no lease, for a node that was given up.
+        """
         with self._lock:
+            if node in self._lost:
+                return 0
             self._beats[node] = time.monotonic()
             self._silent.discard(node)
             news = [(worker, age_s) for worker, age_s in frozen if worker not in self._frozen]
@@ -96,6 +102,10 @@ class Watch:
     def _look_at_beats(self) -> None:
         now = time.monotonic()
         with self._lock:
+            if now - self._looked_s > self._timers.silent_s:
+                # This process stood still itself: the beats that it missed prove nothing.
+                self._beats = {node: max(beat, now) for node, beat in self._beats.items()}
+            self._looked_s = now
             ages = {node: now - beat for node, beat in self._beats.items()}
             late = {node for node, age_s in ages.items() if age_s > self._timers.silent_s}
             news = late - self._silent

@@ -1,0 +1,85 @@
+import time
+
+import pytest
+
+from remesh.actors.watch import Watch
+from remesh.orchestrator.control.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
+from remesh.orchestrator.control.timers import Timers
+
+TIMERS = Timers(patience_s=0.5)
+
+
+class Listener:
+    """A watch over one node that was offered and beats, at a clock that the test moves."""
+
+    def __init__(self):
+        self.events = []
+        self.watch = Watch(post=self.events.append, died_at_s={"node": 17.0}.get, timers=TIMERS)
+        self.watch._offer(NodeJoined(node="node", slots=2))
+        self.watch.beat("node", ())
+        self.events.clear()
+
+    def silence(self, seconds):
+        """As if the node had given no sign for so long, while this process was awake."""
+        self.watch._beats["node"] = time.monotonic() - seconds
+        self.look()
+
+    def look(self):
+        self.watch._looked_s = time.monotonic()
+        self.watch._look_at_beats()
+
+
+@pytest.fixture
+def listener():
+    return Listener()
+
+
+def test_a_silent_node_is_suspected_once_and_lost_once(listener):
+    listener.silence(0.4)
+    assert listener.events == []
+    listener.silence(0.6)
+    listener.silence(0.7)
+    assert [type(event) for event in listener.events] == [NodeSilent]
+    listener.silence(1.6)
+    listener.look()
+    assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]
+    assert listener.events[1].died_at_s == 17.0
+
+
+def test_a_suspect_that_beats_again_is_none_and_can_become_one_again(listener):
+    listener.silence(0.6)
+    listener.watch.beat("node", ())
+    listener.look()
+    listener.silence(0.6)
+    assert [type(event) for event in listener.events] == [NodeSilent, NodeSilent]
+
+
+def test_a_node_that_was_given_up_gets_no_more_leases(listener):
+    listener.watch.beat("other", ())
+    assert listener.watch.beat("node", ()) == 2
+    listener.silence(1.6)
+    assert listener.watch.beat("node", (("worker-0", 1.0),)) == 0
+    assert listener.watch.beat("other", ()) == 1
+    assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]
+
+
+def test_a_pause_of_the_listener_is_no_silence_of_the_nodes(listener):
+    listener.watch._beats["node"] -= 30
+    listener.watch._looked_s -= 30
+    listener.watch._look_at_beats()
+    assert listener.events == []
+    listener.silence(1.6)
+    assert isinstance(listener.events[-1], NodeLost)
+
+
+def test_the_first_beat_may_take_as_long_as_a_start(listener):
+    listener.watch.agent("late")
+    listener.watch._beats["late"] -= TIMERS.start_s - 1
+    listener.look()
+    assert listener.events == []
+
+
+def test_a_frozen_worker_is_told_once(listener):
+    for silent_s in (0.6, 0.7):
+        listener.watch.beat("node", (("worker-0", silent_s),))
+    assert listener.events == [WorkerFrozen(worker="worker-0", silent_s=0.6)]
