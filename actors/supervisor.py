@@ -11,7 +11,6 @@ Alternatives that lost: `ray stop` ends every Ray on the machine; searching proc
 environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -76,14 +75,12 @@ def _start(request: dict[str, Any]) -> int:
 
 
 def _end(sessions: list[int]) -> None:
-    """Kill until nobody is left: a process may fork while the list is read."""
+    """Kill and reap until no child is left: a process may fork while the list is read."""
     limit_s = time.monotonic() + REAP_LIMIT_S
-    while (left := _left(set(sessions))) and time.monotonic() < limit_s:
-        for pid in left:
+    while _reap() and time.monotonic() < limit_s:
+        for pid in _left(set(sessions)):
             kill(pid)
-        _reap()
         time.sleep(0.01)
-    _reap()
 
 
 def _left(sessions: set[int]) -> list[int]:
@@ -92,10 +89,14 @@ def _left(sessions: set[int]) -> list[int]:
     return [found.pid for found in processes() if found.session in sessions or found.parent == me]
 
 
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
+def _reap() -> bool:
+    """Whether there are children, once those that have ended are reaped."""
+    try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

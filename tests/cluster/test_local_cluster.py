@@ -11,7 +11,7 @@ import pytest
 
 from remesh.actors.local_cluster import LocalCluster
 from remesh.actors.private_ray import TRIED_WITH, ray_worker
-from remesh.actors.processes import look, session_members
+from remesh.actors.processes import look, processes, session_members
 from remesh.orchestrator.errors import UnreachableError
 
 READY_LIMIT_S = 60.0
@@ -54,6 +54,10 @@ def within(limit_s, condition):
     return holds
 
 
+def children():
+    return {process.pid for process in processes() if process.parent == os.getpid()}
+
+
 @pytest.fixture
 def owner():
     process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE)
@@ -77,10 +81,10 @@ def test_two_nodes_stand_and_are_gone_with_their_owner(owner):
 
 
 def test_a_head_that_does_not_start_is_told_and_leaves_nothing():
-    before = set(Path("/tmp").glob("remesh-*"))
+    before = children()
     with pytest.raises(UnreachableError, match=r"the local Ray head did not start on 127.*-7"):
         LocalCluster.start(nodes=1, workers_per_node=-7)
-    assert set(Path("/tmp").glob("remesh-*")) <= before
+    assert children() == before
 
 
 def test_private_calls_were_tried_with_this_ray():
