@@ -32,6 +32,7 @@ from remesh.parallel.schedules import (
     Reduce,
     Step,
     Vote,
+    check_schedule,
     data_parallel_schedule,
 )
 from remesh.parallel.tree import GradientTree
@@ -122,6 +123,7 @@ class Engine:
         self.parameters.adopt()
         self.optimizer = AdamW(spec.adamw, plan.size, plan.num_decayed)
         self._tree = GradientTree(spec.num_leaves, plan.size)
+        self._schedules: dict[range, tuple[Operation, ...]] = {}
         self._tokens: Tokens = np.empty((spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16)
 
     def warm_up(self) -> None:
@@ -153,9 +155,7 @@ class Engine:
         progress = _Progress(step=step, work=work, ballot=ballot)
         self._tree.clear()
         try:
-            self._run(
-                data_parallel_schedule(work.leaves, self.spec.microbatches_per_leaf), progress
-            )
+            self._run(self._schedule(work.leaves), progress)
         except (Cancelled, GroupError):
             self._tree.abandon()
             raise
@@ -198,6 +198,14 @@ class Engine:
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
         self.at_step = at_step
+
+    def _schedule(self, leaves: range) -> tuple[Operation, ...]:
+        """The operations of these leaves, checked once."""
+        if leaves not in self._schedules:
+            schedule = data_parallel_schedule(leaves, self.spec.microbatches_per_leaf)
+            check_schedule(schedule, leaves, self.spec.microbatches_per_leaf)
+            self._schedules[leaves] = schedule
+        return self._schedules[leaves]
 
     def _run(self, schedule: tuple[Operation, ...], progress: _Progress) -> None:
         step, work = progress.step, progress.work

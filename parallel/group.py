@@ -52,8 +52,8 @@ class Rendezvous:
     op_timeout_s: float
 
 
-class Operation(Protocol):
-    """What torch calls a Work."""
+class Pending(Protocol):
+    """An operation under way: what torch calls a Work."""
 
     def wait(self, timeout: timedelta) -> bool: ...
 
@@ -94,7 +94,7 @@ class Group:
             raise
         return Group(rendezvous, fence, parts, key)
 
-    def run(self, start: Callable[[dist.ProcessGroup], Operation], sent_bytes: int) -> None:
+    def run(self, start: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> None:
         """Starts an operation and waits for it.
 
         Raises: Cancelled if the fence is up; GroupError if the operation fails, with all of the
@@ -130,7 +130,7 @@ class Group:
         self.shutdown_sockets()
         _drop(parts)
 
-    def _wait(self, operation: Operation) -> None:
+    def _wait(self, operation: Pending) -> None:
         """Raises: RuntimeError if it fails, or does not end within a moment of the fence."""
         while True:
             over = self.fence.is_up(self.generation)
@@ -193,7 +193,8 @@ class _Forming:
             self._parts = _build(r, self._client)
         except (RuntimeError, OSError, ValueError) as error:
             self._failure = _reason(error)
-        self._done.set()
+        finally:
+            self._done.set()
 
 
 def _build(rendezvous: Rendezvous, client: StoreClient) -> _Parts:

@@ -116,7 +116,10 @@ class _Service:
                     self._read(key.fileobj)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # gone again before it was accepted
+            return
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._received[connection] = b""
         self._selector.register(connection, selectors.EVENT_READ)

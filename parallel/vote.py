@@ -30,7 +30,10 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the whole step was. `loss` is the mean over its tokens in nats, 0 without any token."""
+    """What the whole step was. `loss` is the mean over its tokens in nats, 0 without any token.
+
+    `digest` is written as the data layer writes that of a step: high, low and count as 40 digits.
+    """
 
     loss: float
     tokens: int

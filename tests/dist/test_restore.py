@@ -9,6 +9,8 @@ from small_engine import spec, state_hash, work_of
 from remesh.parallel.engine import Engine
 from remesh.parallel.errors import CheckpointError, GroupError
 from remesh.parallel.restore import broadcast_state
+from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.shards import decode_shard, encode_shard
 
 
 def join_late(seat):
@@ -82,3 +84,15 @@ def test_a_state_of_another_model_is_refused_before_anything_is_changed(change, 
         engine.load(tensors, 9)
     assert engine.at_step == 0
     assert state_hash(engine) == before
+
+
+def test_a_state_survives_being_written_and_read():
+    engine = Engine(spec(4, 1))
+    engine.reset()
+    engine.optimizer.num_updates.fill_(7)
+    engine.optimizer.exp_avg.normal_()
+    encoded = encode_shard(engine.state(), CheckpointRef(step=9, generation=2))
+    other = Engine(spec(4, 1))
+    other.load(decode_shard(encoded)[1], 9)
+    assert other.at_step == 9
+    assert state_hash(other) == state_hash(engine)
