@@ -9,7 +9,7 @@ from remesh.orchestrator.control.commands import Commit
 from remesh.orchestrator.control.events import CheckpointCommitted, CommitFailed
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, prune
-from remesh.parallel.state.manifest import CheckpointManifest, DataPosition, ShardFile
+from remesh.parallel.state.manifest import CheckpointManifest, DataPosition
 
 
 def commit_checkpoint(
@@ -38,10 +38,7 @@ def _manifest(spec: RunSpec, command: Commit) -> CheckpointManifest:
         data=DataPosition(
             digest=spec.data_digest, position=command.step * spec.job.train.global_batch
         ),
-        files=tuple(
-            ShardFile(name=file.name, size_bytes=file.size_bytes, digest=file.digest)
-            for file in command.files
-        ),
+        files=command.files,
         created_by={name: version(name) for name in ("remesh", "torch", "ray")},
     )
 

@@ -86,9 +86,12 @@ class RunFolder:
         if self.fingerprint() is None:
             encoded = json.dumps(dict(fingerprint), indent=1).encode()
             self.storage.put_if_absent(FINGERPRINT, encoded)
+        self.check(fingerprint)
+
+    def check(self, fingerprint: Fingerprint) -> None:
+        """Raises: UserError if the folder holds another run."""
         held = self.fingerprint()
-        assert held is not None
-        difference = fingerprint_difference(held, fingerprint)
+        difference = fingerprint_difference(held, fingerprint) if held is not None else None
         if difference:
             raise UserError(
                 f"{self.path} holds another run: {difference}; start over with --fresh, "

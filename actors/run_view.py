@@ -1,5 +1,6 @@
 """A run in numbers: for the driver's progress line, for `remesh status`, and for the report."""
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
@@ -34,7 +35,6 @@ class RunView:
     def run_status(self, seen: int) -> RunStatus:
         with self.lock:
             view = self._machine.view()
-        ending = {"status": view.phase.lower(), "reason": view.reason} if view.ended else {}
         return RunStatus(
             phase=view.phase,
             step=view.step,
@@ -46,7 +46,9 @@ class RunView:
             workers=sum(worker.rank is not None for worker in view.workers),
             announcements=tuple(self._writer.announcements[seen:]),
             ended=view.ended,
-            **ending,
+            status=view.phase if view.ended else "",
+            reason=view.reason,
+            user_error=view.user_error,
         )
 
     def status(self) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class RunView:
 
 def status_of(view: View) -> dict[str, Any]:
     """The view as plain JSON values."""
-    values = asdict(view)
+    values: dict[str, Any] = json.loads(json.dumps(asdict(view)))
     values["layout"] = layout_text(view.layout)
     for entry, life in zip(values["generations"], view.generations, strict=True):
         entry["layout"] = layout_text(life.layout)

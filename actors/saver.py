@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from torch import Tensor
 
 from remesh.orchestrator.control.events import Event, FilesSaved, SaveFailed
-from remesh.orchestrator.control.records import SavedFile
 from remesh.parallel.state.headers import shard_names
 from remesh.parallel.state.manifest import CheckpointRef, ShardFile, shard_file_name
 from remesh.parallel.state.shards import encode_shard, write_shard
@@ -44,11 +43,8 @@ class Saver:
             self._tell(ref, file)
 
     def _tell(self, ref: CheckpointRef, file: ShardFile) -> None:
-        saved = SavedFile(name=file.name, size_bytes=file.size_bytes, digest=file.digest)
         self._post(
-            FilesSaved(
-                worker=self._worker, generation=ref.generation, step=ref.step, files=(saved,)
-            )
+            FilesSaved(worker=self._worker, generation=ref.generation, step=ref.step, files=(file,))
         )
 
     def _tell_failure(self, ref: CheckpointRef, error: OSError) -> None:

@@ -1,14 +1,14 @@
 """Starting a run: whatever can be refused is refused here, then the controller is started."""
 
-import os
 import secrets
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from remesh.actors.connection import connect, disconnect, start_controller
 from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import report_of
 from remesh.actors.status import ask
@@ -21,9 +21,7 @@ from remesh.orchestrator.errors import UnreachableError, UserError
 from remesh.orchestrator.job import Job
 from remesh.orchestrator.run import RunOptions, RunStatus
 
-CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
 ANSWER_LIMIT_S = 30.0
-HEAD = "node:__internal_head__"
 
 
 def start_run(job: Job, options: RunOptions) -> "Run | FinishedRun":
@@ -36,7 +34,7 @@ def start_run(job: Job, options: RunOptions) -> "Run | FinishedRun":
     before = folder.fingerprint()
     job = job.continuing(before) if before else job
     fingerprint = job.fingerprint(manifest.digest)
-    folder.keep(fingerprint)
+    folder.check(fingerprint)
     checkpoints = folder.checkpoints()
     if checkpoints and checkpoints[0].step >= job.train.steps:
         return FinishedRun(job, folder, checkpoints[0].step)
@@ -50,12 +48,13 @@ def start_run(job: Job, options: RunOptions) -> "Run | FinishedRun":
         max_members=_max_members(job, options),
         kills=options.kills,
     )
-    cluster = _connect(job, options)
+    cluster = connect(job, options)
     try:
+        folder.keep(fingerprint)
         spec = replace(spec, incarnation=folder.claim(spec.run))
-        controller = _start_controller(spec, _control_options(spec, checkpoints, folder))
+        controller = start_controller(spec, _control_options(spec, checkpoints, folder))
     except BaseException:
-        _disconnect(cluster)
+        disconnect(cluster)
         raise
     return Run(spec=spec, controller=controller, cluster=cluster)
 
@@ -91,7 +90,7 @@ class Run:
                 self._ask("end")
             ray.kill(self._controller)
         finally:
-            _disconnect(self._cluster)
+            disconnect(self._cluster)
             RunFolder(Path(self._spec.folder)).withdraw(self._spec.run)
 
     def _ask(self, method: str, *args: Any) -> Any:
@@ -117,7 +116,7 @@ class FinishedRun:
 
     def poll(self) -> RunStatus:
         return RunStatus(
-            phase="FINISHED",
+            phase="finished",
             step=self._step,
             steps=self._job.train.steps,
             ended=True,
@@ -195,72 +194,3 @@ def _control_options(
         fallbacks=checkpoints[1:],
         last_generation=folder.last_generation(),
     )
-
-
-def _connect(job: Job, options: RunOptions) -> LocalCluster | None:
-    """A connection to the cluster of the options; the cluster, if it was started here.
-
-    Ray reads the token from the environment as it is imported, so it is imported only now.
-    """
-    cluster = None
-    if options.address is None:
-        cluster = LocalCluster.start(
-            nodes=options.nodes,
-            workers_per_node=options.workers_per_node,
-            spares=job.elastic.spares,
-        )
-        os.environ.update(cluster.environment())
-    address = cluster.address if cluster else options.address
-    import ray  # noqa: PLC0415
-
-    from remesh.actors.private_ray import silence_raylet_lines  # noqa: PLC0415
-
-    silence_raylet_lines()
-    try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except ConnectionError as error:
-        _disconnect(cluster)
-        raise UnreachableError(f"no Ray cluster answers at {address}: {error}") from None
-    except BaseException:
-        _disconnect(cluster)
-        raise
-    return cluster
-
-
-def _disconnect(cluster: LocalCluster | None) -> None:
-    import ray  # noqa: PLC0415
-
-    ray.shutdown()
-    if cluster:
-        cluster.close()
-
-
-def _start_controller(spec: RunSpec, options: Options) -> Any:
-    import ray  # noqa: PLC0415
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
-
-    from remesh.actors.controller import ControllerActor  # noqa: PLC0415
-
-    controller = (
-        ray.remote(concurrency_groups=CONTROLLER_THREADS)(ControllerActor)
-        .options(
-            name=spec.controller,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            max_restarts=0,
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(_head_node(), soft=False),
-        )
-        .remote(spec, options)
-    )
-    controller.live.remote()
-    return controller
-
-
-def _head_node() -> str:
-    """The id of the node that a controller belongs on: the head."""
-    import ray  # noqa: PLC0415
-
-    heads = [node for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
-    node_id: str = heads[0]["NodeID"]
-    return node_id

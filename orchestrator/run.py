@@ -21,7 +21,7 @@ class RunStatus:
     """Where a run stands now. `announcements` are the sentences since the last poll.
 
     `status` is empty until the run has `ended`, then finished, failed or stopped; `reason` is one
-    sentence.
+    sentence, and `user_error` says that it names something to be changed first.
     """
 
     phase: str
@@ -36,3 +36,4 @@ class RunStatus:
     ended: bool = False
     status: str = ""
     reason: str = ""
+    user_error: bool = False

@@ -48,10 +48,14 @@ def drive(
     return status
 
 
-def exit_code(status: str, signal_number: int | None) -> int:
-    """0 finished, 3 failed or stopped by somebody else, 130 interrupted, 143 terminated."""
-    if status == "finished":
-        return 0
-    if status == "stopped" and signal_number is not None:
-        return 128 + signal_number
-    return 128 + signal.SIGTERM if status == "preempted" else 3
+def exit_code(last: RunStatus, signal_number: int | None) -> int:
+    """0 finished, 2 user error, 3 failed or stopped by others, 130 interrupted, 143 terminated."""
+    match last.status:
+        case "finished":
+            return 0
+        case "stopped" if signal_number is not None:
+            return 128 + signal_number
+        case "preempted":
+            return 128 + signal.SIGTERM
+        case _:
+            return 2 if last.user_error else 3

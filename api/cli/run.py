@@ -83,7 +83,7 @@ def follow(run: Run, display: Display, wish: Wish, report: Path | None) -> int:
         write_report(report, run.report())
         display.note(f"report: {report}")
     display.note(_last_words(status))
-    return exit_code(status.status, wish.signal_number)
+    return exit_code(status, wish.signal_number)
 
 
 def _introduce(job: Job, options: RunOptions, display: Display) -> None:

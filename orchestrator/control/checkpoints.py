@@ -8,7 +8,8 @@ should all workers die at once with records that they had not reported.
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.events import FilesSaved
-from remesh.orchestrator.control.records import CheckpointState, SavedFile
+from remesh.orchestrator.control.records import CheckpointState
+from remesh.parallel.state.manifest import ShardFile
 
 MAX_RESTORE_FAILURES = 2
 
@@ -18,7 +19,7 @@ class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others."""
 
     waiting: set[str]
-    files: list[SavedFile] = field(default_factory=list)
+    files: list[ShardFile] = field(default_factory=list)
     asked: bool = False
 
 

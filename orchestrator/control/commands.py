@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.records import Member, Restore, SavedFile
+from remesh.orchestrator.control.records import Member, Restore
 from remesh.parallel.layout import Layout
+from remesh.parallel.state.manifest import ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Commit:
 
     generation: int
     step: int
-    files: tuple[SavedFile, ...]
+    files: tuple[ShardFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +72,14 @@ class Announce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The run is over: end every worker and agent, and report this status."""
+    """The run is over: end every worker and agent, and report this status.
+
+    `user_error` says that the same command fails again unless the user changes something.
+    """
 
     status: str
     reason: str
+    user_error: bool = False
 
 
 Command = StartWorker | EndWorker | Form | Fence | Drain | Commit | Announce | End

@@ -83,10 +83,13 @@ def _dispatch(turn: Turn, event: ev.Event) -> None:
             | ev.WorkerRestored()
             | ev.RestoreFailed()
             | ev.StepsDone()
-            | ev.WorkerErred()
         ):
             if turn.state.live(event.generation) and event.worker in turn.state.roster.workers:
                 training.on_training(turn, event)
+        case ev.WorkerErred():
+            current = event.generation == 0 or turn.state.live(event.generation)
+            if current and event.worker in turn.state.roster.workers:
+                training.on_erred(turn, event)
         case _:
             assert_never(event)
 

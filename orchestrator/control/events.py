@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.records import SavedFile, StepRecord
+from remesh.orchestrator.control.records import StepRecord
+from remesh.parallel.state.manifest import ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class FilesSaved:
     worker: str
     generation: int
     step: int
-    files: tuple[SavedFile, ...]
+    files: tuple[ShardFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,10 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerErred:
-    """The job itself failed on this worker (corrupt data, a bug): retrying cannot help."""
+    """The job itself failed on this worker (corrupt data, a bug): retrying cannot help.
+
+    `generation` is 0 for a worker that was not in any yet.
+    """
 
     worker: str
     generation: int

@@ -12,11 +12,12 @@ from typing import Any, get_args
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import SavedFile, StepRecord
+from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.errors import RemeshError
+from remesh.parallel.state.manifest import ShardFile
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
-NESTED = {"records": StepRecord, "files": SavedFile}
+NESTED = {"records": StepRecord, "files": ShardFile}
 
 
 class JournalError(RemeshError):

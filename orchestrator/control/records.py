@@ -23,15 +23,6 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedFile:
-    """One file of a checkpoint as its writer left it: name below the checkpoint, size, hash."""
-
-    name: str
-    size_bytes: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A worker's place in one generation. `at_step` is the state it holds, None for none."""
 

@@ -76,6 +76,6 @@ def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str
     last = event.step >= turn.options.steps
     stopping = bool(state.stop_reason) and state.current.saving and state.live(event.generation)
     if last or stopping:
-        turn.end(Phase.FAILED, text)
+        turn.end(Phase.FAILED, text, user_error=True)
     else:
         turn.say(text)

@@ -16,14 +16,15 @@ from remesh.orchestrator.control.timers import Deadlines
 class State:
     """`step` is the newest step that the run stands on, `last` the record of the newest finished.
 
-    `stop_reason` is empty until somebody asks for a stop. `fault` is open from the first sign of
-    trouble until the next generation is asked for.
+    `stop_reason` is empty until somebody asks for a stop; `user_error` is what End says. `fault`
+    is open from the first sign of trouble until the next generation is asked for.
     """
 
     phase: Phase = Phase.WAITING
     reason: str = ""
     started: bool = False
     stop_reason: str = ""
+    user_error: bool = False
     step: int = 0
     last: StepRecord | None = None
     last_ready_s: float = 0.0

@@ -22,15 +22,7 @@ from remesh.orchestrator.control.saving import commit_complete
 from remesh.orchestrator.control.transitions import drain, fence, settle_if_parked
 from remesh.orchestrator.control.turn import Turn
 
-Training = (
-    GroupBroken
-    | WorkerFormed
-    | WorkerRestored
-    | RestoreFailed
-    | StepsDone
-    | WorkerParked
-    | WorkerErred
-)
+Training = GroupBroken | WorkerFormed | WorkerRestored | RestoreFailed | StepsDone | WorkerParked
 
 
 def on_training(turn: Turn, event: Training) -> None:
@@ -47,10 +39,14 @@ def on_training(turn: Turn, event: Training) -> None:
             _on_steps_done(turn, event)
         case WorkerParked():
             _on_parked(turn, event)
-        case WorkerErred():
-            _on_erred(turn, event)
         case _:
             assert_never(event)
+
+
+def on_erred(turn: Turn, event: WorkerErred) -> None:
+    """The job itself is wrong: every further try would end the same way."""
+    who = "" if event.user_error else f"{event.worker} failed: "
+    turn.end(Phase.FAILED, who + event.error, user_error=event.user_error)
 
 
 def _on_group_broken(turn: Turn, event: GroupBroken) -> None:
@@ -110,12 +106,6 @@ def _on_parked(turn: Turn, event: WorkerParked) -> None:
         settle_if_parked(turn)
     else:
         fence(turn, f"{event.worker} left generation {current.generation} by itself")
-
-
-def _on_erred(turn: Turn, event: WorkerErred) -> None:
-    """The job itself is wrong: every further try would end the same way."""
-    who = "" if event.user_error else f"{event.worker} failed: "
-    turn.end(Phase.FAILED, who + event.error)
 
 
 def _advance(turn: Turn) -> None:

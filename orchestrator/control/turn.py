@@ -35,9 +35,10 @@ class Turn:
     def wait(self, within_s: float | None) -> None:
         self.state.deadlines.phase_s = None if within_s is None else self.now_s + within_s
 
-    def end(self, phase: Phase, reason: str) -> None:
+    def end(self, phase: Phase, reason: str, *, user_error: bool = False) -> None:
+        self.state.user_error = user_error
         self.move(phase, reason=reason, within_s=None)
         self.state.deadlines.gather_s = None
         self.state.deadlines.starting.clear()
         self.state.deadlines.ending.clear()
-        self.do(End(status=phase.value, reason=reason))
+        self.do(End(status=phase.value, reason=reason, user_error=user_error))

@@ -38,6 +38,7 @@ class View:
     phase: str
     ended: bool
     reason: str
+    user_error: bool
     generation: int
     step: int
     steps: int
@@ -56,6 +57,7 @@ def view_of(options: Options, state: State) -> View:
         phase=state.phase.value,
         ended=state.phase in ENDED,
         reason=state.reason,
+        user_error=state.user_error,
         generation=state.last_generation,
         step=state.step,
         steps=options.steps,

@@ -135,10 +135,9 @@ class Cluster:
     def _watch(self, host: Host) -> None:
         """The controller's watch of beats: silent after one patience, lost after three."""
         timers = self.world.timers
-        for patiences in (1.0, 2.0):
-            silent_s = timers.silent_s * patiences * self.world.between(1.0, 1.3)
-            event = NodeSilent(node=host.name, silent_s=silent_s)
-            self._if_still_silent(host, silent_s, event)
+        silent_s = timers.silent_s * self.world.between(1.0, 1.3)
+        silent = NodeSilent(node=host.name, silent_s=silent_s)
+        self._if_still_silent(host, silent_s, silent)
         cause = f"no sign of life for {timers.node_lost_s:.1f} s"
         lost = NodeLost(node=host.name, cause=cause)
         self._if_still_silent(host, timers.node_lost_s * self.world.between(1.0, 1.3), lost)

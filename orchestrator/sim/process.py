@@ -15,14 +15,9 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
     WorkerRestored,
 )
-from remesh.orchestrator.control.records import (
-    CheckpointState,
-    FreshState,
-    PeerState,
-    SavedFile,
-    StepRecord,
-)
+from remesh.orchestrator.control.records import CheckpointState, FreshState, PeerState, StepRecord
 from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
+from remesh.parallel.state.manifest import ShardFile
 
 if TYPE_CHECKING:
     from remesh.orchestrator.sim.mesh import Mesh
@@ -36,7 +31,6 @@ class Doing(StrEnum):
     RESTORING = "restoring"
     TRAINING = "training"
     UPDATING = "updating"
-    SAVING = "saving"
 
 
 ACTIVE = frozenset(Doing) - {Doing.PARKED}
@@ -190,31 +184,30 @@ class Process:
             self._park(drained=False)
         elif save or last or step % settings.every == 0:
             self._save(leave=leave or last)
-        elif leave:
-            self._park(drained=True)
         else:
-            self._next_step()
+            self._go_on(leave=leave)
 
     def _save(self, *, leave: bool) -> None:
-        """Rank 0 reports first: a checkpoint is committed with the records of all its steps."""
-        self.doing = Doing.SAVING
-        self._report_now()
+        """Writes a copy while training goes on; a mesh that was left does not stop it."""
         generation, step = self.generation, self.at_step
         assert step is not None
 
         def written() -> None:
             self.world.written.add((generation, step, self.name))
-            files = (SavedFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),)
+            files = (ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),)
             event = FilesSaved(worker=self.name, generation=generation, step=step, files=files)
             self.world.post(self.node, event)
-            if self.generation != generation or self.doing is not Doing.SAVING:
-                return
-            if leave:
-                self._park(drained=True)
-            else:
-                self._next_step()
 
-        self.soon(self.world.between(0.005, 0.15), written)
+        self.soon(self.world.between(0.005, 0.8), written)
+        self._go_on(leave=leave)
+
+    def _go_on(self, *, leave: bool) -> None:
+        """Into the next step, or out of the mesh at a boundary that all members agreed on."""
+        if leave:
+            self._report_now()
+            self._park(drained=True)
+        else:
+            self._next_step()
 
     def _next_step(self) -> None:
         self.doing = Doing.TRAINING

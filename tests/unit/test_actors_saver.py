@@ -7,9 +7,8 @@ import torch
 
 from remesh.actors.saver import Saver
 from remesh.orchestrator.control.events import FilesSaved, SaveFailed
-from remesh.orchestrator.control.records import SavedFile
 from remesh.parallel.state.headers import shard_digest
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import decode_shard
 
 REF = CheckpointRef(step=20, generation=3)
@@ -71,7 +70,7 @@ def test_the_report_is_of_the_file_as_it_was_written(posted):
     storage = Memory()
     saver(storage, posted).save({"a": torch.ones(4)}, REF, rank=0, num_writers=1)
     (encoded,) = storage.files.values() if posted.wait(1) else ()
-    file = SavedFile(
+    file = ShardFile(
         name="rank-0-of-1.safetensors", size_bytes=len(encoded), digest=shard_digest(encoded)
     )
     assert posted == [FilesSaved(worker="worker-1", generation=3, step=20, files=(file,))]

@@ -1,5 +1,6 @@
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -115,14 +116,18 @@ def test_a_run_that_had_ended_before_is_polled_once():
     ],
 )
 def test_the_exit_code_tells_how_the_run_ended(status, signal_number, code):
-    assert exit_code(status, signal_number) == code
+    assert exit_code(ended(status, "because"), signal_number) == code
+
+
+def test_a_failure_that_the_user_can_mend_has_the_code_of_a_user_error():
+    assert exit_code(replace(ended("failed", "no space left"), user_error=True), None) == 2
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "stopped"])
 def test_following_ends_with_the_reason_a_report_and_the_code(tmp_path, status):
     path, display = tmp_path / "r.json", Recorder()
     code = follow(ScriptedRun(ended(status, "because")), display, Asked(), path)
-    assert code == exit_code(status, None)
+    assert code == exit_code(ended(status, "because"), None)
     assert json.loads(path.read_text()) == {"status": status, "losses": [1.5]}
     assert display.notes[-1] == f"{status} at step 80, loss 2.2500: because"
     assert list(tmp_path.iterdir()) == [path]

@@ -8,13 +8,8 @@ from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import (
-    CheckpointState,
-    FreshState,
-    PeerState,
-    SavedFile,
-    StepRecord,
-)
+from remesh.orchestrator.control.records import CheckpointState, FreshState, PeerState, StepRecord
+from remesh.parallel.state.manifest import ShardFile
 
 
 def records(first, last, ended_s):
@@ -90,7 +85,7 @@ class Drive:
         return self.all(ev.WorkerParked, at_step=at_step, drained=False, **values)
 
     def save(self, step, **values):
-        files = (SavedFile(name="part", size_bytes=1, digest="0"),)
+        files = (ShardFile(name="part", size_bytes=1, digest="0"),)
         return self.all(ev.FilesSaved, step=step, files=files, **values)
 
     def commit(self, step):
@@ -181,6 +176,22 @@ def test_files_of_an_abandoned_timeline_are_not_committed():
     drive.train(40)
     (commit,) = of(cmd.Commit, drive.save(40))
     assert commit.generation == 2
+
+
+def test_a_checkpoint_waits_for_the_records_of_its_steps():
+    drive = running(18)
+    assert of(cmd.Commit, drive.save(20)) == []
+    rank_0 = drive.members[:1]
+    assert drive.all(ev.StepsDone, workers=rank_0, records=records(20, 20, 1.0)) == []
+    (commit,) = drive.all(ev.StepsDone, workers=rank_0, records=records(19, 19, 1.0))
+    assert commit.step == 20
+
+
+def test_a_fence_asks_for_every_record_that_is_missing():
+    drive = running(10)
+    drive.all(ev.StepsDone, workers=drive.members[:1], records=records(13, 15, 1.0))
+    (fence,) = of(cmd.Fence, drive.lose("worker-3"))
+    assert fence.heard_step == 10
 
 
 def test_when_all_die_the_first_step_is_the_one_after_the_checkpoint():
@@ -275,6 +286,15 @@ def test_a_mesh_that_makes_no_step_is_left():
     drive.now_s = drive.controller.next_deadline_s()
     (fence,) = of(cmd.Fence, drive.do(ev.Tick(), after_s=0.0))
     assert fence.workers == ("worker-0", "worker-1", "worker-2", "worker-3")
+
+
+def test_a_job_that_fails_while_its_workers_warm_up_ends_at_once():
+    drive = Drive()
+    (end,) = of(
+        cmd.End,
+        drive.do(ev.WorkerErred(worker="worker-0", generation=0, error="no data", user_error=True)),
+    )
+    assert (end.status, end.reason, end.user_error) == ("failed", "no data", True)
 
 
 def test_a_worker_that_restored_another_step_does_not_train():

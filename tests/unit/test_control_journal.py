@@ -11,7 +11,8 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import SavedFile, StepRecord
+from remesh.orchestrator.control.records import StepRecord
+from remesh.parallel.state.manifest import ShardFile
 
 OPTIONS = Options(steps=10, max_dp=1)
 
@@ -44,7 +45,7 @@ EXAMPLES = {
     float | None: None,
     int | None: 12,
     tuple[StepRecord, ...]: (record(1), record(2)),
-    tuple[SavedFile, ...]: (SavedFile(name="a", size_bytes=3, digest="f"),),
+    tuple[ShardFile, ...]: (ShardFile(name="a", size_bytes=3, digest="f"),),
 }
 
 

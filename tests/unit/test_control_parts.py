@@ -10,15 +10,10 @@ from remesh.orchestrator.control.events import FilesSaved
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.membership import Node, Roster, WorkerState
 from remesh.orchestrator.control.phases import ENDED, MOVES, Phase, check_move
-from remesh.orchestrator.control.records import (
-    CheckpointState,
-    FreshState,
-    Member,
-    PeerState,
-    SavedFile,
-)
+from remesh.orchestrator.control.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.recovery import decide_restore
 from remesh.orchestrator.control.timers import Deadlines, Timers, expired
+from remesh.parallel.state.manifest import ShardFile
 
 
 def lineage(*chain):
@@ -177,7 +172,7 @@ def test_every_phase_can_be_reached_and_left():
 
 
 def files(worker, generation, step):
-    part = SavedFile(name=f"{worker}.safetensors", size_bytes=1, digest="0")
+    part = ShardFile(name=f"{worker}.safetensors", size_bytes=1, digest="0")
     return FilesSaved(worker=worker, generation=generation, step=step, files=(part,))
 
 

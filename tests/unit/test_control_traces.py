@@ -15,8 +15,9 @@ from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import PeerState, SavedFile, StepRecord
+from remesh.orchestrator.control.records import PeerState, StepRecord
 from remesh.orchestrator.control.state import State
+from remesh.parallel.state.manifest import ShardFile
 
 TRACES = sorted((Path(__file__).parent.parent / "traces").glob("*.txt"))
 
@@ -107,7 +108,7 @@ def restored(line):
 
 
 def saved(line):
-    file = SavedFile(name="part.safetensors", size_bytes=1, digest="0")
+    file = ShardFile(name="part.safetensors", size_bytes=1, digest="0")
     return line.members(ev.FilesSaved, step=line.step, files=(file,))
 
 

@@ -1,0 +1,110 @@
+"""A driver's connection to a Ray cluster: one that runs already, or one started for the command.
+
+Ray reads its token from the environment as it is imported, so it is imported only once the cluster
+is known.
+"""
+
+import os
+import socket
+from typing import Any
+
+from remesh.actors.local_cluster import LocalCluster
+from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.errors import UnreachableError
+from remesh.orchestrator.job import Job
+from remesh.orchestrator.run import RunOptions
+
+CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
+REACH_LIMIT_S = 5.0
+HEAD = "node:__internal_head__"
+
+
+def connect(job: Job, options: RunOptions) -> LocalCluster | None:
+    """Connect to the cluster that the options name; start one, and return it, if they name none.
+
+    Raises: UnreachableError.
+    """
+    if options.address is not None:
+        _check_reachable(options.address)
+        _init(options.address)
+        return None
+    cluster = LocalCluster.start(
+        nodes=options.nodes,
+        workers_per_node=options.workers_per_node,
+        spares=job.elastic.spares,
+    )
+    try:
+        os.environ.update(cluster.environment())
+        _init(cluster.address)
+    except BaseException:
+        disconnect(cluster)
+        raise
+    return cluster
+
+
+def disconnect(cluster: LocalCluster | None) -> None:
+    """Leave the cluster; end it if it was started here."""
+    import ray  # noqa: PLC0415
+
+    ray.shutdown()
+    if cluster:
+        cluster.close()
+
+
+def start_controller(spec: RunSpec, options: Options) -> Any:
+    """The run's controller, named and detached, on the head node."""
+    import ray  # noqa: PLC0415
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
+
+    from remesh.actors.controller import ControllerActor  # noqa: PLC0415
+
+    controller = (
+        ray.remote(concurrency_groups=CONTROLLER_THREADS)(ControllerActor)
+        .options(
+            name=spec.controller,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            max_restarts=0,
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(_head_node(), soft=False),
+        )
+        .remote(spec, options)
+    )
+    controller.live.remote()
+    return controller
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes. Raises: UnreachableError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UnreachableError(f"--address {address}: expected HOST:PORT of a running Ray head")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_LIMIT_S).close()
+    except (OSError, OverflowError) as error:
+        raise UnreachableError(f"--address {address}: no Ray head answers there: {error}") from None
+
+
+def _init(address: str) -> None:
+    import ray  # noqa: PLC0415
+
+    from remesh.actors.private_ray import silence_raylet_lines  # noqa: PLC0415
+
+    silence_raylet_lines()
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UnreachableError(
+            f"cannot connect to the Ray cluster at {address}: {reason}"
+        ) from None
+
+
+def _head_node() -> str:
+    """The id of the node that a controller belongs on: the head."""
+    import ray  # noqa: PLC0415
+
+    heads = [node for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
+    node_id: str = heads[0]["NodeID"]
+    return node_id
