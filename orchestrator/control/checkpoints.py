@@ -69,6 +69,15 @@ class Checkpoints:
             save.waiting.remove(event.worker)
             save.files.extend(event.files)
 
+    def awaits(self, worker: str, generation: int, step: int) -> bool:
+        """Whether this worker's files of a checkpoint are still to come."""
+        newest = self.newest_step
+        saved = newest is not None and newest >= step
+        if saved or worker not in self.writers.get(generation, ()):
+            return False
+        save = self.saves.get((generation, step))
+        return save is None or worker in save.waiting
+
     def complete(self, generation: int, heard_step: int) -> list[tuple[int, Save]]:
         """Saves of a generation that can be committed now, by step; each is given out once."""
         ready = []

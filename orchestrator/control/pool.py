@@ -104,14 +104,14 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     state = turn.state
     for worker in lost:
         state.deadlines.forget(worker.name)
-    training = [worker for worker in lost if _may_train(turn, worker)]
-    if training:
-        _note_loss(turn, training, text, died_at_s)
+    needed = [worker for worker in lost if _is_needed(turn, worker.name)]
+    if needed:
+        _note_loss(turn, needed, text, died_at_s)
     elif any(worker.state is WorkerState.STARTING for worker in lost):
         state.budget.count(text, state.step)
     if over_budget(turn):
         return
-    if training:
+    if needed:
         leave(turn, text)
     elif any(worker.state is not WorkerState.ENDING for worker in lost):
         turn.say(text)
@@ -119,16 +119,22 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
         form_or_grow(turn)
 
 
-def _may_train(turn: Turn, worker: Worker) -> bool:
+def _is_needed(turn: Turn, worker: str) -> bool:
+    """Whether it may still train, or has parked and not left its part of the last checkpoint."""
     state = turn.state
-    return bool(state.generations) and worker.name in state.current.unparked
+    if not state.generations:
+        return False
+    current = state.current
+    saving = state.phase is Phase.DRAINING and current.saving
+    awaited = saving and state.checkpoints.awaits(worker, current.generation, state.step)
+    return worker in current.unparked or awaited
 
 
 def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
     fault = note_sign(turn, text)
     fault.lost.update(worker.name for worker in lost)
     fault.lost.update(worker.node for worker in lost)
-    if any(worker.state is WorkerState.MEMBER for worker in lost):
+    if any(worker.state is not WorkerState.ENDING for worker in lost):
         _count_loss(turn, fault, text)
         fault.note_death(died_at_s)
     for worker in lost:

@@ -46,7 +46,7 @@ class Cluster:
     world: World
     network: Network
     tell: Callable[[Event], None]
-    voted: Callable[[int], None]
+    voted: Callable[[int, int], None]
     knows: Callable[[str], bool]
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)

@@ -23,19 +23,31 @@ WEIGHTS = {
     "stop": 1,
 }
 SHORTLY_AFTER = 0.5
+WITH_A_STEP = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
+    """Strikes at a moment of the training or, if `at_step` is set, soon after that step's vote."""
+
     kind: str
-    at_s: float
+    at_s: float = 0.0
+    at_step: int | None = None
 
 
-def draw_faults(chance: Random, span_s: float) -> list[Fault]:
-    """Up to six faults; about half of them strike while the one before is being dealt with."""
+def draw_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
+    """Up to six faults.
+
+    About half of them strike while the one before is being dealt with, a few others when a step
+    ends: every second of those when the last one does.
+    """
     faults: list[Fault] = []
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
     for kind in chance.choices(kinds, weights, k=chance.randint(0, 6)):
+        if chance.random() < WITH_A_STEP:
+            at_step = chance.choice([steps, chance.randint(1, steps)])
+            faults.append(Fault(kind=kind, at_step=at_step))
+            continue
         at_s = chance.uniform(0.0, span_s)
         if faults and chance.random() < SHORTLY_AFTER:
             at_s = faults[-1].at_s + chance.uniform(0.0, 1.5)

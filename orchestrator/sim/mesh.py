@@ -21,7 +21,7 @@ class Mesh:
     form: Form
     processes: dict[str, Process]
     reachable: Callable[[set[str]], bool]
-    voted: Callable[[int], None]
+    voted: Callable[[int, int], None]
     arrived: set[str] = field(default_factory=set)
     at_boundary: set[str] = field(default_factory=set)
     voting: bool = False
@@ -93,7 +93,7 @@ class Mesh:
         if any(m.frozen for m in members) or not self.reachable({m.node for m in members}):
             self.waiting = True
             return
-        self.voted(self.generation)
+        self.voted(self.generation, (members[0].at_step or 0) + 1)
         self._pass(members, step_s)
 
     def _pass(self, members: list[Process], step_s: float | None = None) -> None:

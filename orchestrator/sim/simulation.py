@@ -55,6 +55,7 @@ class Simulation:
     agenda: Agenda = field(default_factory=Agenda)
     trace: list[str] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
+    struck: list[Fault] = field(default_factory=list)
     deadline_s: float | None = None
 
     def run(self) -> Outcome:
@@ -70,7 +71,8 @@ class Simulation:
             cluster.join()
         self.agenda.after(0.1, lambda: cluster.tell(RunStarted()))
         for fault in self.faults:
-            self.agenda.after(STARTUP_S + fault.at_s, partial(self._strike, fault, cluster))
+            if fault.at_step is None:
+                self.agenda.after(STARTUP_S + fault.at_s, partial(self._strike, fault, cluster))
         while not cluster.ended and self.agenda.step():
             if self.agenda.now_s > MAX_SECONDS:
                 raise InvariantError(f"still {controller.state.phase} after {MAX_SECONDS:.0f} s")
@@ -93,6 +95,14 @@ class Simulation:
         def tell(event: Event) -> None:
             self._handle(controller, invariants, cluster, event)
 
+        def voted(generation: int, step: int) -> None:
+            invariants.voted(generation)
+            for fault in self.faults:
+                if fault.at_step == step and fault not in self.struck:
+                    self.struck.append(fault)
+                    delay_s = chance.choice([0.0, 0.02, 0.5])
+                    self.agenda.after(delay_s, partial(self._strike, fault, cluster))
+
         def post(node: str, event: Event) -> None:
             cluster.post(node, event)
 
@@ -106,7 +116,7 @@ class Simulation:
                 delayed=self.settings.delayed,
             ),
             tell=tell,
-            voted=invariants.voted,
+            voted=voted,
             knows=lambda node: node in controller.state.roster.nodes,
         )
         return cluster
@@ -183,7 +193,7 @@ def simulate(seed: int) -> Outcome:
         delayed=chance.choice([0.0, 0.03, 0.3]),
     )
     span_s = settings.steps * settings.step_s * 1.3 + 2.0
-    simulation = Simulation(seed, settings, draw_faults(chance, span_s))
+    simulation = Simulation(seed, settings, draw_faults(chance, settings.steps, span_s))
     outcome = simulation.run()
     if not _as_expected(outcome):
         text = f"seed {seed}: {outcome.status}: {outcome.reason}"

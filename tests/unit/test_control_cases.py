@@ -178,6 +178,26 @@ def test_files_of_an_abandoned_timeline_are_not_committed():
     assert commit.generation == 2
 
 
+def test_a_writer_that_dies_after_it_parked_is_not_waited_for():
+    drive = running(80)
+    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.save(80, workers=["worker-0", "worker-1", "worker-2"])
+    assert of(cmd.Form, drive.lose("worker-3"))[0].from_step == 80
+    drive.train()
+    drive.save(80)
+    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.commit(80)
+    assert drive.state.phase == "finished"
+
+
+def test_the_loss_of_one_that_has_parked_and_saved_does_not_matter():
+    drive = running(80)
+    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.save(80, workers=["worker-0", "worker-1", "worker-3"])
+    assert of(cmd.Form, drive.lose("worker-3")) == []
+    assert of(cmd.Commit, drive.save(80, workers=["worker-2"]))
+
+
 def test_a_checkpoint_waits_for_the_records_of_its_steps():
     drive = running(18)
     assert of(cmd.Commit, drive.save(20)) == []
