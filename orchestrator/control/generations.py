@@ -22,11 +22,15 @@ class Fault:
         """The losses, if any were seen: a broken group does not say who broke it."""
         return "; ".join(self.losses or self.signs[:1])
 
+    @property
+    def began_s(self) -> float:
+        """The moment of the death, of its first sign where that is not known."""
+        return self.first_sign_s if self.died_at_s is None else self.died_at_s
+
     def note_death(self, died_at_s: float | None) -> None:
         """The first death counts, and never one after the first sign: that had another cause."""
         if died_at_s is not None:
-            known_s = self.first_sign_s if self.died_at_s is None else self.died_at_s
-            self.died_at_s = min(died_at_s, known_s)
+            self.died_at_s = min(died_at_s, self.began_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,12 +121,8 @@ class GenerationReport:
 
 
 def report(life: Generation) -> GenerationReport:
-    parts = _recovery_parts(life)
-    fault = life.fault
-    died_at_s = None
-    if fault is not None:
-        died_at_s = fault.first_sign_s if fault.died_at_s is None else fault.died_at_s
-    recovered = died_at_s is not None and life.first_step_s is not None
+    died_at_s = None if life.fault is None else life.fault.began_s
+    ended_s = life.first_step_s
     return GenerationReport(
         generation=life.generation,
         layout=life.layout,
@@ -131,8 +131,8 @@ def report(life: Generation) -> GenerationReport:
         reason=life.reason,
         started_s=life.asked_s,
         died_at_s=died_at_s,
-        recovery_s=life.first_step_s - died_at_s if recovered else None,  # type: ignore[operator]
-        recovery_parts=parts,
+        recovery_s=None if died_at_s is None or ended_s is None else ended_s - died_at_s,
+        recovery_parts=_recovery_parts(life),
         lost_steps=life.lost_steps,
     )
 
@@ -143,7 +143,7 @@ def _recovery_parts(life: Generation) -> RecoveryParts | None:
         return None
     # The last report of a restore may arrive after the first step ended: no part is negative.
     known = [
-        fault.first_sign_s if fault.died_at_s is None else fault.died_at_s,
+        fault.began_s,
         fault.first_sign_s,
         life.asked_s,
         first_step_s if life.formed_s is None else life.formed_s,

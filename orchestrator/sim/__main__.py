@@ -3,16 +3,17 @@
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
 from remesh.orchestrator.sim.simulation import SimulationError, simulate
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="remesh.orchestrator.sim", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds, from 0")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event and decision")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     seeds = range(arguments.seeds) if arguments.seed is None else [arguments.seed]
     statuses: Counter[str] = Counter()
     failed = 0

@@ -7,6 +7,7 @@ from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import NodeJoined, NodeLost, RunStarted, Tick, WorkerLost
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import FreshState, Member
+from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.faults import WEIGHTS, Fault
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
@@ -64,6 +65,13 @@ def test_a_run_without_a_chance_ends_with_the_last_cause():
     outcome = scene(*deaths, settings=settings)
     assert outcome.status == "failed"
     assert "4 failures, more than elastic.max_failures=3; the last: " in outcome.reason
+
+
+def test_the_command_tells_how_the_runs_ended_and_what_happened_in_one(capsys):
+    assert main(["--seeds", "3"]) == 0
+    assert capsys.readouterr().out.startswith("3 seeds: ")
+    assert main(["--seed", "1", "--trace"]) == 0
+    assert "RunStarted() -> waiting" in capsys.readouterr().out
 
 
 def watched():
