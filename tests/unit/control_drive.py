@@ -1,0 +1,99 @@
+"""Plays the cluster around one controller, for the tests of what it decides."""
+
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.records import StepRecord
+from remesh.parallel.state.manifest import ShardFile
+
+
+def records(first, last, ended_s):
+    return tuple(
+        StepRecord(
+            step=step,
+            loss=1.0,
+            grad_norm=1.0,
+            lr=0.1,
+            tokens=10,
+            samples=4,
+            digest=f"d{step}",
+            applied=True,
+            step_s=0.2,
+            ended_s=ended_s,
+        )
+        for step in range(first, last + 1)
+    )
+
+
+class Drive:
+    """Plays the cluster for one controller; every event comes a little later than the last."""
+
+    def __init__(self, *, nodes=(("head", 2), ("b", 2)), **options):
+        self.controller = Controller(Options(**{"steps": 80, "max_dp": 4, **options}))
+        self.now_s = 0.0
+        self.commands = []
+        for name, slots in nodes:
+            self.do(ev.NodeJoined(node=name, slots=slots, head=name == "head"))
+        self.do(ev.RunStarted())
+
+    @property
+    def state(self):
+        return self.controller.state
+
+    @property
+    def members(self):
+        known = self.state.roster.workers
+        return [m.worker for m in self.state.current.members if m.worker in known]
+
+    def do(self, *events, after_s=0.01):
+        self.now_s += after_s
+        new = [command for e in events for command in self.controller.handle(e, self.now_s)]
+        self.commands += new
+        return new
+
+    def all(self, kind, *, workers=None, generation=None, **values):
+        number = self.state.last_generation if generation is None else generation
+        names = self.members if workers is None else workers
+        return self.do(*(kind(worker=name, generation=number, **values) for name in names))
+
+    def ready(self):
+        for worker in list(self.state.roster.workers.values()):
+            if worker.state == "starting":
+                self.do(ev.WorkerReady(worker=worker.name, node=worker.node, pid=1))
+
+    def train(self, last=None):
+        """Forms and restores the newest generation, and trains to `last`."""
+        self.all(ev.WorkerFormed, form_s=0.01)
+        self.all(ev.WorkerRestored, at_step=self.state.current.from_step, restore_s=0.01)
+        if last is not None:
+            self.steps(last)
+        return self
+
+    def steps(self, last):
+        done = records(self.state.step + 1, last, self.now_s)
+        self.all(ev.StepsDone, workers=self.members[:1], records=done)
+
+    def lose(self, *workers):
+        return self.do(*(ev.WorkerLost(worker=name, cause="killed") for name in workers))
+
+    def park(self, at_step, **values):
+        return self.all(ev.WorkerParked, at_step=at_step, drained=False, **values)
+
+    def save(self, step, **values):
+        files = (ShardFile(name="part", size_bytes=1, digest="0"),)
+        return self.all(ev.FilesSaved, step=step, files=files, **values)
+
+    def commit(self, step):
+        generation = self.state.last_generation
+        name = f"step-{step}.gen-{generation}"
+        self.do(ev.CheckpointCommitted(generation=generation, step=step, name=name))
+
+
+def running(last=None, **options):
+    drive = Drive(**options)
+    drive.ready()
+    return drive.train(last)
+
+
+def of(kind, commands):
+    return [command for command in commands if isinstance(command, kind)]
