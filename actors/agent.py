@@ -1,8 +1,7 @@
 """AgentActor: one a node, small. It watches the node's workers and can kill a frozen one by pid.
 
-It knows the workers only by their stamp files, so a restarted agent knows as much as its
-predecessor. Its beat to the controller is the node's sign of life; the answer renews the lease
-that it passes on to the workers through their stamps.
+It knows the workers only by their stamp files. Its beat to the controller is the node's sign of
+life; the answer renews the lease that it passes on to the workers through their stamps.
 """
 
 import os

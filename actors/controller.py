@@ -11,19 +11,21 @@ import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, assert_never
 
 import ray
 
 from remesh.actors.commits import commit_checkpoint
+from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
 from remesh.actors.journal_files import JournalWriter
 from remesh.actors.orders import FormOrder, RunSpec
 from remesh.actors.pool import Pool
-from remesh.actors.run_folder import Contact, RunFolder
+from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import RunView
-from remesh.actors.status import StatusServer
+from remesh.actors.status_server import StatusServer
 from remesh.actors.watch import Watch
 from remesh.orchestrator.control.commands import (
     Announce,
@@ -38,6 +40,7 @@ from remesh.orchestrator.control.commands import (
 )
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import (
+    CommitFailed,
     Event,
     NodeJoined,
     RunStarted,
@@ -51,6 +54,7 @@ from remesh.orchestrator.run import RunStatus
 from remesh.parallel.store import StoreServer
 
 IDLE_S = 1.0
+STORES_KEPT = 2  # members may still be at the one before
 
 
 class ControllerActor:
@@ -74,17 +78,19 @@ class ControllerActor:
         self._wall_s = time.time() - time.monotonic()  # wall-clock seconds that never jump
 
     def live(self) -> None:
-        server = self._serve()
-        self._watch.start()
-        self._inbox.put(RunStarted())
-        threading.Thread(target=self._watch_driver, daemon=True).start()
         try:
-            while not self._ended:
-                self._handle(self._next())
+            with closing(self._serve()):
+                self._watch.start()
+                self._inbox.put(RunStarted())
+                threading.Thread(target=self._watch_driver, daemon=True).start()
+                while not self._ended:
+                    self._handle(self._next())
+        except Exception as error:
+            self._view.fail(error)
+            raise
         finally:
             self.end()
             self._folder.withdraw(self._spec.run)
-            server.close()
 
     def post(self, event: Event) -> None:
         self._inbox.put(event)
@@ -131,9 +137,8 @@ class ControllerActor:
         elif isinstance(event, WorkerLost):
             self._pool.forget_worker(event.worker)
         with self._view.lock:
-            commands = self._machine.handle(event, now_s)
-        for command in commands:
-            self._carry_out(command, now_s)
+            for command in self._machine.handle(event, now_s):
+                self._carry_out(command, now_s)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:
@@ -170,9 +175,11 @@ class ControllerActor:
             self._watch.worker(worker, life)
 
     def _form(self, form: Form) -> None:
-        """Open a store on a fresh port and send each member its rank. The last two stores stay."""
+        """Open a store on a fresh port and send each member its rank."""
         host = ray.util.get_node_ip_address()
-        self._stores = [*self._stores[-1:], StoreServer.open(host)]
+        self._stores.append(StoreServer.open(host))
+        if len(self._stores) > STORES_KEPT:
+            self._stores.pop(0).close()
         for member in form.members:
             order = FormOrder(
                 generation=form.generation,
@@ -194,7 +201,14 @@ class ControllerActor:
         return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
 
     def _commit(self, command: Commit) -> None:
-        self._inbox.put(commit_checkpoint(self._folder, self._spec, command))
+        try:
+            self._inbox.put(commit_checkpoint(self._folder, self._spec, command))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._inbox.put(
+                CommitFailed(generation=command.generation, step=command.step, error=text)
+            )
+            raise
 
     def _serve(self) -> StatusServer:
         token = secrets.token_hex(16)

@@ -1,5 +1,6 @@
 """What the controller hands to agents and workers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.records import Restore
@@ -17,7 +18,7 @@ class RunSpec:
     job: Job
     folder: str
     data_digest: str
-    fingerprint: dict[str, str | int | float]
+    fingerprint: Mapping[str, str | int | float | bool]
     incarnation: int
     max_members: int
     kills: tuple[Kill, ...]

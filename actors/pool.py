@@ -26,16 +26,17 @@ class Pool:
         self._agents: dict[str, Any] = {}
         self._agent_lives: list[Any] = []
         self._workers: dict[str, Any] = {}
+        self._ended = False
 
     def start_agent(self, node: str, node_id: str) -> None:
-        if node not in self._agents:
+        if node not in self._agents and not self._ended:
             agent = self._start(Agent, f"agent-{node}", node_id, num_cpus=0)
             self._agents[node] = agent.remote(self._spec, node)
             self._agent_lives.append(self._agents[node].live.remote())
 
     def start_worker(self, worker: str, node: str, node_id: str) -> Any:
         """The worker's life: a reference that fails when its process dies. None if it is known."""
-        if worker in self._workers:
+        if worker in self._workers or self._ended:
             return None
         handle = self._start(Worker, worker, node_id, num_cpus=1).remote(self._spec, worker, node)
         self._workers[worker] = handle
@@ -61,6 +62,7 @@ class Pool:
 
     def end(self) -> None:
         """End everything; the agents take their workers along. Waits for the agents, bounded."""
+        self._ended = True
         # Copies: the handling thread may start an actor meanwhile.
         for agent in list(self._agents.values()):
             _control(agent, "end")

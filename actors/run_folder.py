@@ -1,17 +1,21 @@
 """A run's folder: which run it is, who may write to it, and where it can be taken up.
 
 `fingerprint.json` says what the run computes, `claims/N.json` that a controller has started it for
-the N-th time, `run.json` (mode 0600) how to reach the controller that is alive.
+the N-th time, `run.json` (mode 0600) how to reach the controller that is alive, and `lock` is held
+by the command that drives it.
 """
 
+import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
+from remesh.actors.contact import Contact, ask
 from remesh.actors.journal_files import read_journals
 from remesh.actors.storage import LocalStorage
 from remesh.orchestrator.control.records import CheckpointState
@@ -21,6 +25,7 @@ from remesh.parallel.state.checkpoint import committed, read_manifest
 
 FINGERPRINT = "fingerprint.json"
 CONTACT = "run.json"
+LOCK = "lock"
 
 _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _FORGOTTEN = re.compile(
@@ -30,19 +35,6 @@ _FORGOTTEN = re.compile(
 )
 
 Fingerprint = Mapping[str, str | int | float | bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contact:
-    """How to reach the controller of a live run."""
-
-    run: str
-    host: str
-    port: int
-    token: str
-    address: str
-    pid: int
-    started_s: float
 
 
 class RunFolder:
@@ -63,6 +55,27 @@ class RunFolder:
                 f"{self.path}: cannot be written: {error.strerror}; free space or give the run "
                 f"another folder with --set checkpoint.dir=DIR"
             ) from None
+
+    def lock(self) -> IO[str]:
+        """Hold the folder against other commands until the file is closed, by whatever end."""
+        file = (self.path / LOCK).open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            raise self._in_use(f"the command with pid {holder}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+    def check_free(self) -> None:
+        """Raises: UserError if a live controller trains here."""
+        contact = self.contact()
+        if contact and ask(contact, "/status"):
+            raise self._in_use(f"run {contact.run}, which is alive (pid {contact.pid})")
 
     def clear(self) -> None:
         """Forget the run. Files that are not a run's stay, and so do the claims: they are the fence
@@ -137,6 +150,12 @@ class RunFolder:
         with os.fdopen(descriptor, "w") as file:
             json.dump(asdict(contact), file, indent=1)
         temporary.replace(self.path / CONTACT)
+
+    def _in_use(self, by: str) -> UserError:
+        return UserError(
+            f"{self.path} is in use by {by}; wait for it or stop it, "
+            f"or use another folder with --set checkpoint.dir=DIR"
+        )
 
     def withdraw(self, run: str) -> None:
         """Take the word back, unless somebody else's stands there by now."""

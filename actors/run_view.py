@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from remesh.orchestrator.control.events import Event, WorkerReady
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.view import View
+from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job
 from remesh.orchestrator.run import RunStatus
 from remesh.parallel.layout import Layout
@@ -31,10 +32,19 @@ class RunView:
         self._machine = machine
         self._spec = spec
         self._writer = writer
+        self._failure: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """The controller itself cannot go on: from now on the run has failed."""
+        self._failure = error
 
     def run_status(self, seen: int) -> RunStatus:
         with self.lock:
             view = self._machine.view()
+        status = self._status(view, seen)
+        return failed(status, self._failure) if self._failure else status
+
+    def _status(self, view: View, seen: int) -> RunStatus:
         return RunStatus(
             phase=view.phase,
             step=view.step,
@@ -61,6 +71,19 @@ class RunView:
         return report_of(Path(self._spec.folder), self._spec.job, status=status)
 
 
+def failed(status: RunStatus, error: Exception) -> RunStatus:
+    """The status of a run whose controller met this error. The user can mend a full disk."""
+    storage = isinstance(error, OSError)
+    what = "the run's folder cannot be used" if storage else "the controller failed"
+    return replace(
+        status,
+        ended=True,
+        status="failed",
+        reason=f"{what}: {error}; the same command resumes at the last checkpoint",
+        user_error=storage,
+    )
+
+
 def status_of(view: View) -> dict[str, Any]:
     """The view as plain JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(asdict(view)))
@@ -84,6 +107,8 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
     Cost: grows with the number of steps; it is asked for once, at the end.
     """
     journals = read_journals(run_folder)
+    if not journals:
+        raise UserError(f"{run_folder}: its journal is gone, so there is nothing to report from")
     machines = [found.replay() for found in journals]
     ledger, lineage = Ledger(), Lineage()
     generations = []

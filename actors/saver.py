@@ -1,7 +1,7 @@
 """A rank's part of a checkpoint: copied at the step boundary, written while training goes on."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from torch import Tensor
 
@@ -20,19 +20,23 @@ class Saver:
         self._storage = storage
         self._post = post
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+        self._writing: Future[None] | None = None
 
     def save(
         self, state: Mapping[str, Tensor], ref: CheckpointRef, *, rank: int, num_writers: int
     ) -> None:
         """Copy this rank's share now, write it later; FilesSaved or SaveFailed follows.
 
-        Cost: one copy of 1 / `num_writers` of the state on the calling thread.
+        Cost: one copy of 1 / `num_writers` of the state on the calling thread. It waits for the
+        save before: storage that is slower than training slows it down and fills no memory.
         """
+        if self._writing:
+            wait([self._writing])
         sizes_bytes = {name: tensor.nbytes for name, tensor in state.items()}
         names = shard_names(sizes_bytes, num_writers)[rank]
         encoded = encode_shard({name: state[name] for name in names}, ref)
         path = f"{ref.name}/{shard_file_name(rank, num_writers)}"
-        self._thread.submit(self._write, ref, path, encoded)
+        self._writing = self._thread.submit(self._write, ref, path, encoded)
 
     def _write(self, ref: CheckpointRef, path: str, encoded: bytes) -> None:
         try:

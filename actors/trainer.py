@@ -76,7 +76,7 @@ class Trainer:
         """End this generation and all before it; WorkerParked follows once the trainer stands."""
         self._fence.up(generation)
         with self._parking:
-            self._unanswered = (generation, heard_step)
+            self._unanswered = max(self._unanswered or (0, 0), (generation, heard_step))
             self._answer()
 
     def drain(self, generation: int, *, save: bool) -> None:
@@ -86,7 +86,8 @@ class Trainer:
     def run(self) -> None:
         while True:
             order = self._orders.get()
-            self._parked = False
+            with self._parking:
+                self._parked = False
             self.generation = order.generation
             drained = self._run_generation(order)
             with self._parking:
@@ -97,6 +98,7 @@ class Trainer:
 
     def _run_generation(self, order: FormOrder) -> bool:
         """Whether it ended at a step boundary. Errors of a group are told, not raised."""
+        self._parts.reporter.enter(order.generation, reports=order.rank == 0)
         try:
             group = self._form(order)
             try:
@@ -153,7 +155,7 @@ class Trainer:
             WorkerRestored(
                 worker=self._parts.worker,
                 generation=order.generation,
-                at_step=order.from_step,
+                at_step=engine.at_step or 0,
                 restore_s=time.monotonic() - started_s,
             )
         )
@@ -164,7 +166,7 @@ class Trainer:
         assert ref, name
         try:
             self._parts.engine.load(read(self._parts.storage, ref), ref.step)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             failure = str(error)
         else:
             return
@@ -179,18 +181,19 @@ class Trainer:
         raise Cancelled(failure)
 
     def _train(self, order: FormOrder, group: Group) -> bool:
-        """Train to the last step or to a drain."""
-        train = self._parts.job.train
-        self._parts.reporter.enter(order.generation, reports=order.rank == 0)
-        step, result = order.from_step, None
-        while step < train.steps and not (result and result.drain):
-            step += 1
+        """Train to the last step or to a drain. A last step that was lost unsaved is saved again."""
+        last_step = self._parts.job.train.steps
+        if order.from_step == last_step:
+            self._save(order, last_step)
+        for step in range(order.from_step + 1, last_step + 1):
             self._fence.check(order.generation)
             self._fire(order, step)
             result = self._step(order, group, step)
-            last = step == train.steps
-            if last or step % self._parts.job.checkpoint.every == 0 or result.save:
+            due = step == last_step or step % self._parts.job.checkpoint.every == 0
+            if due or result.save:
                 self._save(order, step)
+            if result.drain:
+                break
         self._parts.reporter.flush()
         return True
 
@@ -236,6 +239,7 @@ class Trainer:
         )
 
     def _save(self, order: FormOrder, step: int) -> None:
+        self._parts.reporter.flush()
         self._parts.saver.save(
             self._parts.engine.state(),
             CheckpointRef(step=step, generation=order.generation),

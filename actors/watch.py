@@ -146,6 +146,13 @@ class Watch:
             self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
 
 
+def _death(error: ray.exceptions.RayActorError) -> str:
+    """Ray's text for a constructor that failed ends with the failure."""
+    text = str(error).strip()
+    failed_to_start = "creation task" in text
+    return f"it could not start: {text.splitlines()[-1]}" if failed_to_start else "its process died"
+
+
 def _cause(error: BaseException | None) -> str:
     """One line for the loss of an actor."""
     if error is None:
@@ -153,5 +160,5 @@ def _cause(error: BaseException | None) -> str:
     if isinstance(error, ray.exceptions.RayTaskError):
         error = error.cause
     elif isinstance(error, ray.exceptions.RayActorError):
-        return "its process died"
+        return _death(error)
     return f"{type(error).__name__}: {error}".partition("\n")[0]

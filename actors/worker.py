@@ -18,7 +18,7 @@ from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.actors.trainer import Trainer
 from remesh.actors.warm_up import build_trainer
 from remesh.data.errors import DataError
-from remesh.orchestrator.control.events import Event, WorkerErred, WorkerReady
+from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.control.timers import Timers
 from remesh.parallel.errors import CheckpointError, LayoutError
 
@@ -35,7 +35,13 @@ class Worker:
         self._trainer: Trainer | None = None
 
     def live(self) -> None:
-        """Warm up, report, train on orders. After an error of the job itself the run must end."""
+        """Warm up, report, train on orders until an error: with it the process ends."""
+        try:
+            self._live()
+        finally:
+            os._exit(1)
+
+    def _live(self) -> None:
         controller = ray.get_actor(self._spec.controller, NAMESPACE)
         post = partial(_post, controller)
         try:
@@ -44,7 +50,10 @@ class Worker:
             post(WorkerReady(worker=self._worker, node=self._node, pid=os.getpid()))
             self._trainer.run()
         except USER_ERRORS as error:
-            post(self._erred(str(error), user_error=True))
+            self._last_word(post(self._erred(str(error))))
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            self._last_word(post(WorkerLost(worker=self._worker, cause=cause)))
             raise
 
     def form(self, order: FormOrder) -> None:
@@ -71,12 +80,15 @@ class Worker:
             time.sleep(timers.silent_s / 5)
         os._exit(1)
 
-    def _erred(self, error: str, *, user_error: bool) -> WorkerErred:
+    def _erred(self, error: str) -> WorkerErred:
         generation = self._trainer.generation if self._trainer else 0
-        return WorkerErred(
-            worker=self._worker, generation=generation, error=error, user_error=user_error
-        )
+        return WorkerErred(worker=self._worker, generation=generation, error=error, user_error=True)
+
+    def _last_word(self, answer: Any) -> None:
+        """Wait, for a while, until it has arrived."""
+        timers = Timers(patience_s=self._spec.job.elastic.patience_s)
+        ray.wait([answer], timeout=timers.form_s)
 
 
-def _post(controller: Any, event: Event) -> None:
-    controller.post.options(concurrency_group="inbox").remote(event)
+def _post(controller: Any, event: Event) -> Any:
+    return controller.post.options(concurrency_group="inbox").remote(event)

@@ -8,8 +8,8 @@ import time
 import pytest
 from place import SHORT, until
 
+from remesh.actors.contact import ask
 from remesh.actors.run_folder import RunFolder
-from remesh.actors.status import ask
 
 FAULTS = ("kill", "freeze", "two kills")
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from remesh.actors.contact import Contact
 from remesh.actors.journal_files import JournalWriter
-from remesh.actors.run_folder import Contact, RunFolder
+from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage import TEMPORARY
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.errors import UserError

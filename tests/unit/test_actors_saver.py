@@ -80,16 +80,24 @@ def test_training_on_does_not_change_what_is_saved(posted):
     storage = Memory()
     storage.gate.clear()
     state = {"a": torch.zeros(1000)}
-    slow = saver(storage, posted)
-    slow.save(state, REF, rank=0, num_writers=1)
-    state["a"] += 1
-    slow.save(state, CheckpointRef(step=21, generation=3), rank=0, num_writers=1)
+    saver(storage, posted).save(state, REF, rank=0, num_writers=1)
     state["a"] += 1
     assert posted == []
     storage.gate.set()
+    assert [event.step for event in posted.wait(1)] == [20]
+    (encoded,) = storage.files.values()
+    assert decode_shard(encoded)[1]["a"].sum() == 0
+
+
+def test_a_save_waits_for_the_one_before_so_that_slow_storage_fills_no_memory(posted):
+    storage = Memory()
+    storage.gate.clear()
+    slow = saver(storage, posted)
+    slow.save({"a": torch.zeros(4)}, REF, rank=0, num_writers=1)
+    threading.Timer(0.1, storage.gate.set).start()
+    slow.save({"a": torch.ones(4)}, CheckpointRef(step=21, generation=3), rank=0, num_writers=1)
+    assert storage.gate.is_set()
     assert [event.step for event in posted.wait(2)] == [20, 21]
-    sums = [decode_shard(encoded)[1]["a"].sum() for encoded in storage.files.values()]
-    assert sums == [0, 1000]
 
 
 def test_a_full_disk_is_told_and_ends_nothing(posted):

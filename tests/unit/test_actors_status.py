@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from remesh.actors.contact import Contact, ask
 from remesh.actors.journal_files import JournalWriter
-from remesh.actors.run_folder import Contact, RunFolder
-from remesh.actors.status import StatusServer, ask, read_events, read_status
+from remesh.actors.run_folder import RunFolder
+from remesh.actors.status import read_events, read_status
+from remesh.actors.status_server import StatusServer
 from remesh.orchestrator.control.events import NodeJoined, RunStarted
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.errors import UserError
@@ -107,10 +109,10 @@ def written_run(path):
 def test_the_status_of_a_dead_run_comes_from_its_journal(tmp_path, server, contact):
     written_run(tmp_path)
     RunFolder(tmp_path).publish(contact)
-    assert read_status(tmp_path) == {"phase": "RUNNING", "loss": None, "live": True}
+    assert read_status(tmp_path) == {"phase": "RUNNING", "loss": None}
     server.close()
     status = read_status(tmp_path)
-    assert (status["phase"], status["live"], status["steps"]) == ("waiting", False, 10)
+    assert (status["phase"], status["steps"]) == ("interrupted", 10)
 
 
 def test_events_come_from_all_starts(tmp_path):
