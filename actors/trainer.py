@@ -181,7 +181,7 @@ class Trainer:
         raise Cancelled(failure)
 
     def _train(self, order: FormOrder, group: Group) -> bool:
-        """Train to the last step or to a drain. A last step that was lost unsaved is saved again."""
+        """Train to the last step or to a drain. A last step that is not saved is saved again."""
         last_step = self._parts.job.train.steps
         if order.from_step == last_step:
             self._save(order, last_step)

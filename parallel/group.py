@@ -23,7 +23,7 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import Store
 
-from remesh.parallel.errors import GroupError
+from remesh.parallel.errors import Cancelled, GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.sockets import Address, Connections, listeners
 from remesh.parallel.store import StoreClient
@@ -89,7 +89,7 @@ class Group:
         parts = _Forming(rendezvous).wait(fence)
         try:
             key = fence.guard(rendezvous.generation, parts.connections.shut)
-        except BaseException:
+        except Cancelled:
             _drop(parts)
             raise
         return Group(rendezvous, fence, parts, key)
