@@ -3,24 +3,26 @@
 `live` is the trainer thread and runs for as long as the worker; orders arrive on control threads,
 which stay responsive while the trainer is inside a collective. A third thread beats and looks at
 the lease: without a lease a worker ends itself, so that nothing outlives its controller for long.
+The controller imports this module too, so torch is loaded by the worker's own process only.
 """
 
 import os
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
 from remesh.actors.stamps import Field, Stamps, folder_of
-from remesh.actors.trainer import Trainer
-from remesh.actors.warm_up import build_trainer
 from remesh.data.errors import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.control.timers import Timers
 from remesh.parallel.errors import CheckpointError, LayoutError
+
+if TYPE_CHECKING:
+    from remesh.actors.trainer import Trainer
 
 USER_ERRORS = (DataError, LayoutError, CheckpointError)
 
@@ -45,6 +47,8 @@ class Worker:
         controller = ray.get_actor(self._spec.controller, NAMESPACE)
         post = partial(_post, controller)
         try:
+            from remesh.actors.warm_up import build_trainer  # noqa: PLC0415 - loads torch
+
             stamps = self._begin_to_beat()
             self._trainer = build_trainer(self._spec, self._worker, self._node, stamps, post)
             post(WorkerReady(worker=self._worker, node=self._node, pid=os.getpid()))
