@@ -80,6 +80,8 @@ def on_ranks(size: int, function: Callable[..., list[Times]], *args: object) -> 
     for process in processes:
         process.join()
     server.close()
+    if times is None:
+        raise SystemExit("a rank failed")
     return times
 
 
@@ -101,9 +103,12 @@ def seats(port: int, size: int) -> list[Rendezvous]:
 
 def work(answers, rendezvous: Rendezvous, function: Callable[..., list[Times]], args) -> None:  # noqa: ANN001 - multiprocessing's own types
     torch.set_num_threads(1)
-    times = function(rendezvous, *args)
-    if rendezvous.rank == 0:
-        answers.put(times)
+    times = None
+    try:
+        times = function(rendezvous, *args)
+    finally:
+        if rendezvous.rank == 0:
+            answers.put(times)
 
 
 def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> list[Times]:

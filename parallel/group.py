@@ -137,7 +137,10 @@ class Group:
             try:
                 operation.wait(_PATIENCE)
             except RuntimeError:
-                if over or operation.is_completed():
+                if operation.is_completed():  # it failed, or ended just after the wait
+                    operation.wait(_PATIENCE)
+                    return
+                if over:
                     raise
             else:
                 return

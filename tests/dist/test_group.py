@@ -257,6 +257,32 @@ def test_forming_thirty_times_leaves_nothing_behind(pool):
         assert median_s < 0.2
 
 
+class LatePending:
+    """Ends, well or not, right after the first wait has given up."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.waits = 0
+
+    def wait(self, _timeout):
+        self.waits += 1
+        if self.waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self.error:
+            raise self.error
+        return True
+
+    def is_completed(self):
+        return self.waits > 0
+
+
+def test_an_operation_that_ends_as_the_wait_gives_up_has_succeeded():
+    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), Fence())
+    group._wait(LatePending())
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        group._wait(LatePending(RuntimeError("Connection closed by peer")))
+
+
 def test_a_closed_group_refuses_operations(pool):
     pool.run(use_after_close, 2)
 
