@@ -119,24 +119,28 @@ def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> l
 
 
 def time_sum(group: Group, size: int, rounds: int) -> Times:
-    """Leaf gradients to one sum on all ranks, in milliseconds; the leaves are there already."""
+    """Leaf gradients, each in a buffer of its own, to one sum on all ranks, in milliseconds."""
     leaves = deal(NUM_LEAVES, group.size)[group.rank]
     gradients = [torch.randn(size) for _ in leaves]
-    tree, total = GradientTree(NUM_LEAVES, size), torch.empty(size)
+    tree = GradientTree(NUM_LEAVES, size)
+    buffers: list[torch.Tensor] = []
+
+    def prepare() -> None:
+        tree.clear()
+        buffers[:] = [tree.take().add_(gradient) for gradient in gradients]
 
     def by_tree() -> None:
-        tree.clear()
-        for leaf, gradient in zip(leaves, gradients, strict=True):
-            tree.add(leaf, tree.take().add_(gradient))
+        for leaf, gradient in zip(leaves, buffers, strict=True):
+            tree.add(leaf, gradient)
         tree.reduce(group)
 
     def by_all_reduce() -> None:
-        total.zero_()
-        for gradient in gradients:
+        total = gradients[0]
+        for gradient in gradients[1:]:
             total.add_(gradient)
         all_reduce_(group, total)
 
-    return in_turns(group, by_tree, by_all_reduce, rounds)
+    return in_turns(group, by_tree, by_all_reduce, rounds, prepare)
 
 
 def time_forming(rendezvous: Rendezvous, rounds: int) -> list[Times]:
@@ -174,12 +178,17 @@ def share_store(group: Group, rendezvous: Rendezvous) -> list[dist.Store]:
 
 
 def in_turns(
-    group: Group, ours: Callable[[], None], theirs: Callable[[], None], rounds: int
+    group: Group,
+    ours: Callable[[], None],
+    theirs: Callable[[], None],
+    rounds: int,
+    prepare: Callable[[], None] = lambda: None,
 ) -> Times:
     """Median milliseconds of both, measured in turns after one round to warm up."""
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         for run, taken in zip((ours, theirs), times, strict=True):
+            prepare()
             all_reduce_(group, torch.ones(1))  # all ranks start together
             start = time.perf_counter()
             run()
