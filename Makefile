@@ -1,45 +1,56 @@
-PYTHON ?= python3
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup run test check lint types layers unit sim dist cluster bench soak clean
+
+PYTHON ?= $(or $(shell command -v python3.11 2>/dev/null),python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test check lint types layers unit sim dist cluster bench soak clean
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: $(STAMP)
+setup: $(STAMP) ## Make .venv with Remesh and its tools, in the versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-run: $(STAMP)
+run: $(STAMP) ## Train the example on two local nodes; kill a worker at step 20, a node at step 40
 	$(BIN)/remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report runs/tiny/report.json
 
-test: check dist cluster
+test: check dist cluster ## All tests
 
-check: lint types layers
+check: lint types layers ## The quick part: lint, types, layers, unit and 50 simulated seeds
 	$(BIN)/pytest tests/unit tests/sim
 
-lint: $(STAMP)
+lint: $(STAMP) ## Style and format, by ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(STAMP) ## Types, by mypy
 	$(BIN)/mypy -p remesh
 
-layers: $(STAMP)
+layers: $(STAMP) ## Who may import whom, by import-linter
 	PYTHONPATH=.typing $(BIN)/lint-imports
 
-unit dist cluster: $(STAMP)
-	$(BIN)/pytest tests/$@
+unit: $(STAMP) ## Pure tests, each under a second
+	$(BIN)/pytest tests/unit
 
-sim: $(STAMP)
+sim: $(STAMP) ## 2,000 seeds of the simulated cluster
 	$(BIN)/python -m remesh.orchestrator.sim --seeds 2000
 
-bench: $(STAMP)
+dist: $(STAMP) ## Tests with torch and gloo in several processes
+	$(BIN)/pytest tests/dist
+
+cluster: $(STAMP) ## Tests on real Ray nodes
+	$(BIN)/pytest tests/cluster
+
+soak: $(STAMP) ## 100 runs with a kill, a freeze or two kills at random moments
+	$(BIN)/pytest tests/cluster/test_random_faults.py --random-runs 100
+
+bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results
 	for script in benchmarks/*.py; do $(BIN)/python $$script --quick || exit 1; done
 
-soak: $(STAMP)
-	$(BIN)/pytest tests/cluster -m soak --override-ini addopts=--import-mode=importlib
-
-clean:
-	rm -rf .venv build *.egg-info
+clean: ## Remove .venv and what builds leave
+	rm -rf .venv build dist *.egg-info

@@ -39,3 +39,12 @@ def check_move(before: Phase, after: Phase) -> Phase:
     """`after`, if the table allows it."""
     assert after in MOVES[before], f"no move from {before} to {after}"
     return after
+
+
+def diagram() -> str:
+    """The table as the Mermaid state diagram that stands in the README."""
+    moves = [
+        f"{before} --> {after}" for before in Phase for after in Phase if after in MOVES[before]
+    ]
+    ends = [f"{phase} --> [*]" for phase in Phase if phase in ENDED]
+    return "\n    ".join(["stateDiagram-v2", f"[*] --> {Phase.WAITING}", *moves, *ends])
