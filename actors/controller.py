@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -20,10 +20,11 @@ import ray
 from remesh.actors.commits import commit_checkpoint
 from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
-from remesh.actors.journal_files import JournalWriter
+from remesh.actors.journal_files import JournalWriter, read_journals
 from remesh.actors.orders import FormOrder, RunSpec
 from remesh.actors.pool import Pool
 from remesh.actors.run_folder import RunFolder
+from remesh.actors.run_metrics import RunMetrics, replayed
 from remesh.actors.run_view import RunView
 from remesh.actors.status_server import StatusServer
 from remesh.actors.watch import Watch
@@ -66,8 +67,10 @@ class ControllerActor:
         self._folder = RunFolder(Path(spec.folder))
         self._machine = Controller(options)
         self._inbox: queue.Queue[Event] = queue.Queue()
+        tally = replayed(read_journals(self._folder.path))
         self._journal = JournalWriter(self._folder.path, spec.incarnation, options)
         self._view = RunView(self._machine, spec, self._journal)
+        self._metrics = RunMetrics(self._machine, spec.job.name, tally, self._view.lock)
         self._pool = Pool(spec)
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
@@ -79,7 +82,7 @@ class ControllerActor:
 
     def live(self) -> None:
         try:
-            with closing(self._serve()):
+            with closing(self._serve()), self._serve_metrics():
                 self._watch.start()
                 self._inbox.put(RunStarted())
                 threading.Thread(target=self._watch_driver, daemon=True).start()
@@ -137,7 +140,9 @@ class ControllerActor:
         elif isinstance(event, WorkerLost):
             self._pool.forget_worker(event.worker)
         with self._view.lock:
-            for command in self._machine.handle(event, now_s):
+            commands = self._machine.handle(event, now_s)
+            self._metrics.note(event, now_s)
+            for command in commands:
                 self._carry_out(command, now_s)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
@@ -212,7 +217,8 @@ class ControllerActor:
 
     def _serve(self) -> StatusServer:
         token = secrets.token_hex(16)
-        server = StatusServer({"/status": self._view.status}, token)
+        server = StatusServer({"/status": self._view.status, **self._metrics.answers()}, token)
+        self._metrics.found_at(f"{server.host}:{server.port}")
         self._folder.publish(
             Contact(
                 run=self._spec.run,
@@ -225,6 +231,13 @@ class ControllerActor:
             )
         )
         return server
+
+    def _serve_metrics(self) -> AbstractContextManager[None]:
+        def announce(text: str) -> None:
+            self._journal.announcement(text, self._now_s())
+
+        node_ip = ray.util.get_node_ip_address()
+        return self._metrics.serving(self._spec.job.metrics, node_ip, announce)
 
     def _watch_driver(self) -> None:
         """Stop the run when the driver has not polled for one lease, and end once it is over."""

@@ -237,9 +237,4 @@ def _cross_problems(job: Job) -> Sequence[str]:
         )
     if not elastic.same_bits:
         problems.append("elastic.same_bits = false is not available in this version; leave it true")
-    if job.metrics.port is not None:
-        problems.append(
-            f"metrics.port = {job.metrics.port}: metrics are not available in this version; "
-            f"leave it out"
-        )
     return problems

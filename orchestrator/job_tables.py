@@ -4,6 +4,7 @@ The types are strict: a job file that says `steps = "80"` or `steps = true` is a
 turning it into a number would hide it.
 """
 
+from ipaddress import IPv4Address
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -183,8 +184,27 @@ class ElasticTable(BaseModel):
 
 
 class MetricsTable(BaseModel):
+    """Where Prometheus finds the run's metrics without a token: `port` 0 is a free one.
+
+    Left out, the metrics are at the status port only, which wants the token. `host` is an address
+    of the controller's node; 0.0.0.0, for all of them, shows the metrics to the whole network.
+    """
+
     model_config = TABLE
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    host: str = "127.0.0.1"
+
+    @model_validator(mode="after")
+    def _host_is_an_address(self) -> Self:
+        try:
+            IPv4Address(self.host)
+        except ValueError:
+            msg = (
+                f"metrics.host = {self.host!r} is no IPv4 address; use 127.0.0.1, or 0.0.0.0 for "
+                f"all addresses of the controller's node"
+            )
+            raise ValueError(msg) from None
+        return self
 
 
 def divisors(number: int) -> list[int]:

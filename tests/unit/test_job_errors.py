@@ -24,7 +24,7 @@ def refusal(*overrides: str) -> str:
         ("train.stesp=80", "train.stesp: unknown key; did you mean train.steps?"),
         ("job.steps=80", "job.steps: unknown key; did you mean train.steps?"),
         ("trian.steps=80", "trian: unknown table; did you mean [train]?"),
-        ("metrics.colour=1", "metrics.colour: unknown key; [metrics] has port"),
+        ("metrics.colour=1", "metrics.colour: unknown key; [metrics] has port, host"),
         ("train.steps=-3", "train.steps = -3: expected at least 1"),
         ("train.steps=0", "train.steps = 0: expected at least 1"),
         ("train.steps=many", 'train.steps = "many": expected an integer'),
@@ -50,8 +50,9 @@ def refusal(*overrides: str) -> str:
         ("train.steps", "--set train.steps: expected TABLE.KEY=VALUE, such as train.steps=100"),
         ("steps=3", "--set steps=3: expected TABLE.KEY=VALUE, such as train.steps=100"),
         (
-            "metrics.port=80",
-            "metrics.port = 80: metrics are not available in this version; leave it out",
+            "metrics.host=localhost",
+            "metrics.host = 'localhost' is no IPv4 address; use 127.0.0.1, or 0.0.0.0 for all "
+            "addresses of the controller's node",
         ),
     ],
 )

@@ -1,0 +1,64 @@
+"""What one answer to a scrape shows: the machine's state and the tally, as samples by label."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.control.view import View
+from remesh.parallel.layout import Layout
+
+AXES = tuple(asdict(Layout()))
+NODE_STATES = ("training", "idle")
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """`run` is the name of the job, `version` that of Remesh."""
+
+    run: str
+    version: str
+    view: View
+    tally: Tally
+
+    @property
+    def world_size(self) -> int:
+        return sum(worker.rank is not None for worker in self.view.workers)
+
+    def last(self, field: str) -> float | None:
+        """A field of the newest step's record, None before the first step."""
+        return None if self.view.last is None else getattr(self.view.last, field)
+
+    def states(self) -> Samples:
+        return (((phase.value,), float(phase.value == self.view.phase)) for phase in Phase)
+
+    def degrees(self) -> Samples:
+        """The length of each axis; all 0 while there is no mesh."""
+        layout = self.view.layout if self.world_size else None
+        degrees = dict.fromkeys(AXES, 0) if layout is None else asdict(layout)
+        return (((axis,), float(degree)) for axis, degree in degrees.items())
+
+    def ranks(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for worker in self.view.workers:
+            if worker.rank is not None:
+                yield (str(worker.rank), worker.node), 1.0
+
+    def worker_states(self) -> Samples:
+        states = (state.value for state in WorkerState)
+        return _counts(states, (worker.state for worker in self.view.workers))
+
+    def node_states(self) -> Samples:
+        training = {worker.node for worker in self.view.workers if worker.rank is not None}
+        nodes = ("training" if n.node in training else "idle" for n in self.view.nodes)
+        return _counts(NODE_STATES, nodes)
+
+
+def _counts(states: Iterable[str], present: Iterable[str]) -> Samples:
+    """How many there are in each state, those with none included."""
+    counts = dict.fromkeys(states, 0)
+    for state in present:
+        counts[state] += 1
+    return (((state,), float(count)) for state, count in counts.items())

@@ -1,0 +1,97 @@
+"""The metrics of a live run, and the port at which Prometheus finds them without a token."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from importlib.metadata import version
+from ipaddress import ip_address
+from threading import Lock
+from typing import Any
+
+from remesh.actors.journal_files import Journal
+from remesh.actors.metrics import CONTENT_TYPE, render
+from remesh.actors.picture import Picture
+from remesh.actors.status_server import Answers, Page, StatusServer
+from remesh.orchestrator.control import journal
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.job_tables import MetricsTable
+
+Announce = Callable[[str], None]
+
+
+def replayed(journals: Iterable[Journal]) -> Tally:
+    """What a run has done up to the newest event of its journals.
+
+    Cost: every event is handled once more; it is asked for at a start of the run.
+    """
+    tally = Tally()
+    for found in journals:
+        machine = Controller(found.options)
+        for event, now_s in journal.read(found.lines):
+            machine.handle(event, now_s)
+            tally.note(event, now_s, machine.state)
+    return tally
+
+
+class RunMetrics:
+    """Reads the machine under `lock`, which whoever changes it holds as well."""
+
+    def __init__(self, machine: Controller, run: str, tally: Tally, lock: Lock) -> None:
+        self._machine = machine
+        self._run = run
+        self._tally = tally
+        self._lock = lock
+        self._version = version("remesh")
+        self._target = ""
+
+    def note(self, event: Event, now_s: float) -> None:
+        """The machine has just handled this event; `lock` is held."""
+        self._tally.note(event, now_s, self._machine.state)
+
+    def answers(self) -> Answers:
+        return {"/metrics": self._page, "/sd": self._targets}
+
+    def found_at(self, target: str) -> None:
+        """From now on discovery names this address."""
+        self._target = target
+
+    @contextmanager
+    def serving(self, table: MetricsTable, node_ip: str, announce: Announce) -> Iterator[None]:
+        """Answers on the port that the job asks for; on another one if that is taken."""
+        server = None if table.port is None else _open(table, self.answers(), announce)
+        if server is None:
+            yield
+            return
+        with closing(server):
+            host = node_ip if ip_address(server.host).is_unspecified else server.host
+            self.found_at(f"{host}:{server.port}")
+            announce(f"metrics are at http://{self._target}/metrics")
+            yield
+
+    def _page(self) -> Page:
+        with self._lock:
+            picture = Picture(
+                run=self._run, version=self._version, view=self._machine.view(), tally=self._tally
+            )
+            return Page(content_type=CONTENT_TYPE, body=render(picture))
+
+    def _targets(self) -> Any:
+        """Prometheus' HTTP discovery; labels of a target must not hide those of the metrics."""
+        return [{"targets": [self._target], "labels": {"__meta_remesh_run": self._run}}]
+
+
+def _open(table: MetricsTable, answers: Answers, announce: Announce) -> StatusServer | None:
+    """Metrics are no reason to end a training."""
+    assert table.port is not None
+    try:
+        return StatusServer(answers, token=None, host=table.host, port=table.port)
+    except OSError as error:
+        reason = f"metrics.port = {table.port} on {table.host} cannot be used: {error.strerror}"
+    try:
+        server = StatusServer(answers, token=None, host=table.host)
+    except OSError:
+        announce(f"{reason}; there are no metrics")
+        return None
+    announce(f"{reason}; another port is used")
+    return server
