@@ -1,4 +1,4 @@
-"""The controller's answers over HTTP. A token guards them, but not the metrics at a port of their own."""
+"""The controller's answers over HTTP; a token guards all but the metrics at their own port."""
 
 import json
 import threading

@@ -199,10 +199,7 @@ class MetricsTable(BaseModel):
         try:
             IPv4Address(self.host)
         except ValueError:
-            msg = (
-                f"metrics.host = {self.host!r} is no IPv4 address; use 127.0.0.1, or 0.0.0.0 for "
-                f"all addresses of the controller's node"
-            )
+            msg = f"metrics.host = {self.host!r} is no IPv4 address; use 127.0.0.1, or 0.0.0.0"
             raise ValueError(msg) from None
         return self
 

@@ -51,8 +51,7 @@ def refusal(*overrides: str) -> str:
         ("steps=3", "--set steps=3: expected TABLE.KEY=VALUE, such as train.steps=100"),
         (
             "metrics.host=localhost",
-            "metrics.host = 'localhost' is no IPv4 address; use 127.0.0.1, or 0.0.0.0 for all "
-            "addresses of the controller's node",
+            "metrics.host = 'localhost' is no IPv4 address; use 127.0.0.1, or 0.0.0.0",
         ),
     ],
 )

@@ -14,7 +14,6 @@ from remesh.orchestrator.job import Job, parse_job
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PACKAGES = ("orchestrator", "parallel", "data", "actors", "api")
-NOT_AVAILABLE = {"metrics.port"}
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 COMMANDS = sorted(set(re.findall(r"`(remesh [^`]+)`", README)))
 
@@ -92,7 +91,7 @@ def test_the_job_file_shows_every_key_with_its_default():
         for name, table in Job.model_fields.items()
         for key, field in table.annotation.model_fields.items()
     }
-    assert shown == fields.keys() - NOT_AVAILABLE
+    assert shown == fields.keys()
     for key, (field, value) in fields.items():
         if not field.is_required() and field.default_factory is None and field.default is not None:
             assert value == field.default, key
