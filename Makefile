@@ -2,7 +2,8 @@
 .NOTPARALLEL:
 .PHONY: help setup run test check lint types layers unit sim dist cluster bench soak clean
 
-PYTHON ?= $(or $(shell command -v python3.11 2>/dev/null),python3)
+# Asked for its path, since a pyenv shim of that name may stand for nothing.
+PYTHON ?= $(or $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null),python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
