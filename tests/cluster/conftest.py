@@ -7,7 +7,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # place.py is no package
 
-from place import Place
+import hosts as real_hosts
+from place import SHORT, Place
 
 from remesh.actors.local_cluster import LocalCluster
 
@@ -34,3 +35,39 @@ def cluster():
 def cluster_place(cluster, tmp_path_factory):
     """A working folder whose commands reach the shared cluster."""
     return Place(tmp_path_factory.mktemp("shared"), cluster.environment())
+
+
+@pytest.fixture(scope="session")
+def short_undisturbed(cluster, cluster_place):
+    """The report of the short job when nothing happens to it."""
+    outcome = cluster_place.run(SHORT, "--address", cluster.address)
+    assert outcome.code == 0, outcome.err + outcome.out
+    return outcome.report
+
+
+@pytest.fixture(scope="session")
+def why_no_hosts():
+    """Why there can be no hosts of their own on this machine, None if there can."""
+    return real_hosts.why_not()
+
+
+@pytest.fixture(scope="module")
+def hosts(why_no_hosts):
+    """Two hosts or more, which a test asks for with `stand`, or else sessions in their place."""
+    hosts = (real_hosts.LocalHosts if why_no_hosts else real_hosts.Hosts).start(2)
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture
+def namespaces(why_no_hosts):
+    """For a test that sessions in the place of hosts do not serve."""
+    if why_no_hosts:
+        pytest.skip(f"needs hosts with networks of their own: {why_no_hosts}")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """A test that was skipped is named with the reason."""
+    for report in terminalreporter.getreports("skipped"):
+        if isinstance(report.longrepr, tuple):
+            terminalreporter.write_line(f"{report.nodeid}: {report.longrepr[2]}")

@@ -5,7 +5,6 @@ import random
 import signal
 import time
 
-import pytest
 from place import SHORT, until
 
 from remesh.actors.contact import ask
@@ -17,13 +16,6 @@ FAULTS = ("kill", "freeze", "two kills")
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         metafunc.parametrize("seed", range(metafunc.config.getoption("--random-runs")))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(cluster, cluster_place):
-    outcome = cluster_place.run(SHORT, "--address", cluster.address)
-    assert outcome.code == 0, outcome.err + outcome.out
-    return outcome.report
 
 
 def ranks(folder):
@@ -44,7 +36,9 @@ def strike(fault, chance, folder):
         time.sleep(chance.choice((0.0, chance.uniform(0.0, 0.3))))
 
 
-def test_a_run_disturbed_at_random_has_the_same_bits(cluster, cluster_place, undisturbed, seed):
+def test_a_run_disturbed_at_random_has_the_same_bits(
+    cluster, cluster_place, short_undisturbed, seed
+):
     chance = random.Random(seed)
     fault = FAULTS[seed % len(FAULTS)]
     run_dir = cluster_place.root / "runs" / f"random-{seed}"
@@ -59,6 +53,6 @@ def test_a_run_disturbed_at_random_has_the_same_bits(cluster, cluster_place, und
         outcome = cluster_place.finish(process, report)
     assert outcome.code == 0, outcome.err + outcome.out
     assert outcome.report["samples"]["lost"] == outcome.report["samples"]["repeated"] == 0
-    assert outcome.report["losses"] == undisturbed["losses"], outcome.out
-    assert outcome.report["samples"]["digest"] == undisturbed["samples"]["digest"]
+    assert outcome.report["losses"] == short_undisturbed["losses"], outcome.out
+    assert outcome.report["samples"]["digest"] == short_undisturbed["samples"]["digest"]
     assert len(outcome.report["generations"]) >= 2, outcome.out

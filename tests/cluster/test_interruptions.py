@@ -1,0 +1,147 @@
+"""A run that is stopped, killed or started twice loses nothing and leaves nothing behind."""
+
+import re
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+from place import SHORT, until
+
+from remesh.actors.contact import ask
+from remesh.actors.run_folder import RunFolder
+
+
+def shared_memory():
+    return sorted(path.name for path in Path("/dev/shm").iterdir())
+
+
+def everything_of(command):
+    return [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
+
+
+def step_of(run_dir):
+    contact = RunFolder(run_dir).contact()
+    status = contact and ask(contact, "/status")
+    return status["step"] if status else 0
+
+
+def start_and_wait(place, run_dir, step, *args):
+    command = place.start("run", SHORT, "--set", f"checkpoint.dir={run_dir}", *args)
+    until(lambda: step_of(run_dir) >= step or command.poll() is not None, 60, f"step {step}")
+    return command
+
+
+def resume(place, run_dir, *args, **limits):
+    return place.run(SHORT, "--set", f"checkpoint.dir={run_dir}", *args, **limits)
+
+
+def assert_same_curve(outcome, undisturbed):
+    assert outcome.code == 0, outcome.err + outcome.out
+    assert outcome.report["losses"] == undisturbed["losses"]
+    assert outcome.report["samples"] == undisturbed["samples"]
+
+
+@pytest.fixture(scope="module")
+def stopped(place):
+    """A run of its own cluster that was stopped by Ctrl-C: its folder and how the command ended."""
+    run_dir = place.root / "runs" / "stopped"
+    before = shared_memory()
+    command = start_and_wait(place, run_dir, 20)
+    processes = everything_of(command)
+    assert len(processes) > 10
+    command.send_signal(signal.SIGINT)
+    outcome = place.finish(command, limit_s=60)
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    return run_dir, outcome, alive, [name for name in shared_memory() if name not in before]
+
+
+def test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing(stopped):
+    run_dir, outcome, alive, memory = stopped
+    assert outcome.code == 130, outcome.err + outcome.out
+    saved_at = int(re.search(r"stopped by the user; saved at step (\d+)", outcome.out)[1])
+    assert list(run_dir.glob(f"step-{saved_at:08d}.gen-*/manifest.json"))
+    assert alive == []
+    assert memory == []
+    assert not (run_dir / "run.json").exists()
+
+
+def test_a_stopped_run_goes_on_with_the_same_curve(
+    stopped, cluster, cluster_place, short_undisturbed
+):
+    run_dir, *_ = stopped
+    outcome = resume(cluster_place, run_dir, "--address", cluster.address)
+    assert_same_curve(outcome, short_undisturbed)
+    assert len(outcome.report["generations"]) == 2
+
+
+def test_a_finished_run_says_so_and_changes_nothing(cluster_place, short_undisturbed):
+    run_dir = cluster_place.root / "runs" / "short"
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
+    outcome = resume(cluster_place, run_dir, limit_s=20)
+    assert "holds all 80 steps already" in outcome.out
+    assert_same_curve(outcome, short_undisturbed)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")} == before
+
+
+def test_kill_9_leaves_nothing_and_the_run_goes_on(
+    place, cluster, cluster_place, short_undisturbed
+):
+    run_dir = place.root / "runs" / "killed"
+    before = shared_memory()
+    command = start_and_wait(place, run_dir, 30)
+    processes = everything_of(command)
+    folder = Path(processes[1].cmdline()[-1])
+    assert folder.name.startswith("remesh-")
+    command.kill()
+    command.wait()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    assert [name for name in shared_memory() if name not in before] == []
+    assert not folder.exists()
+    status = cluster_place.remesh("status", run_dir, "--json")
+    assert '"phase": "interrupted"' in status.out
+    outcome = resume(cluster_place, run_dir, "--address", cluster.address)
+    assert_same_curve(outcome, short_undisturbed)
+
+
+def test_kill_9_on_a_cluster_that_stays_ends_the_run_by_its_lease(cluster, cluster_place):
+    run_dir = cluster_place.root / "runs" / "leased"
+    quick = ("--set", "elastic.patience_s=0.2", "--set", "train.steps=5000")
+    command = start_and_wait(cluster_place, run_dir, 5, "--address", cluster.address, *quick)
+    contact = RunFolder(run_dir).contact()
+    pids = [contact.pid, *(w["pid"] for w in ask(contact, "/status")["workers"] if w["pid"])]
+    processes = [psutil.Process(pid) for pid in pids]
+    command.kill()
+    command.wait()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    assert not (run_dir / "run.json").exists()
+    assert list(run_dir.glob("step-*/manifest.json"))
+
+
+def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
+    run_dir = cluster_place.root / "runs" / "busy"
+    long = ("--set", "train.steps=5000", "--address", cluster.address)
+    command = start_and_wait(cluster_place, run_dir, 5, *long)
+    try:
+        second = resume(cluster_place, run_dir, *long, limit_s=30)
+        status = cluster_place.remesh("status", run_dir)
+    finally:
+        command.send_signal(signal.SIGTERM)
+        outcome = cluster_place.finish(command, limit_s=60)
+    assert (second.code, outcome.code) == (2, 143)
+    assert "is in use by" in second.err
+    assert "running" in status.out
+
+
+def test_a_crash_loop_ends_after_one_failure_more_than_allowed(cluster, cluster_place):
+    run_dir = cluster_place.root / "runs" / "loop"
+    kills = [word for step in (5, 7, 9, 11) for word in ("--kill", f"worker@{step}")]
+    outcome = resume(
+        cluster_place, run_dir, "--address", cluster.address, *kills,
+        "--set", "elastic.max_failures=2",
+    )  # fmt: skip
+    assert outcome.code == 3
+    assert "3 failures, more than elastic.max_failures=2" in outcome.out
+    assert len(outcome.report["generations"]) == 3
