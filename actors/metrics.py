@@ -133,7 +133,7 @@ TABLE = table(
     Row(
         name="remesh_run_starts_total",
         kind="counter",
-        help="Starts of the run: the first one and each time it was taken up again.",
+        help="Starts of the run: the first one and each that took it up again.",
         samples=lambda p: _one(p.tally.starts),
     ),
     Row(

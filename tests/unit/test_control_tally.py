@@ -3,7 +3,8 @@
 import copy
 
 import pytest
-from control_drive import Drive, records
+from control_drive import records
+from tallied_drive import TalliedDrive, tallied, through_everything
 
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control import journal
@@ -12,44 +13,6 @@ from remesh.orchestrator.control.durations import histogram
 from remesh.orchestrator.control.goodput import REASONS
 from remesh.orchestrator.control.records import CheckpointState
 from remesh.orchestrator.control.tally import Frontier, Tally
-
-
-class TalliedDrive(Drive):
-    """Keeps a tally and a journal of what it does."""
-
-    def __init__(self, tally=None, **options):
-        self.tally = tally or Tally()
-        self.lines = []
-        super().__init__(**options)
-
-    def do(self, *events, after_s=0.01):
-        self.now_s += after_s
-        new = []
-        for event in events:
-            self.lines.append(journal.encode(event, self.now_s))
-            new += self.controller.handle(event, self.now_s)
-            self.tally.note(event, self.now_s, self.state)
-        self.commands += new
-        return new
-
-    def steps(self, last, *, step_s=0.2):
-        """Steps that end one after the other, the last of them now."""
-        first = self.state.step + 1
-        self.now_s += step_s * (last - first + 1)
-        done = [
-            record
-            for step in range(first, last + 1)
-            for record in records(step, step, self.now_s - step_s * (last - step))
-        ]
-        generation, rank_0 = self.state.last_generation, self.members[0]
-        news = ev.StepsDone(worker=rank_0, generation=generation, records=tuple(done))
-        self.do(news, after_s=0.0)
-
-
-def tallied(last, **options):
-    drive = TalliedDrive(**options)
-    drive.ready()
-    return drive.train(last)
 
 
 def flat(tally):
@@ -77,25 +40,6 @@ def flat(tally):
 
 def dealt_s(tally):
     return tally.goodput.productive_s + sum(tally.goodput.unproductive_s.values())
-
-
-def through_everything():
-    """A run that saves, loses a worker and three steps, shrinks, grows, and stops."""
-    drive = tallied(10)
-    drive.save(10)
-    drive.commit(10)
-    drive.steps(13)
-    drive.lose(drive.members[0])
-    drive.all(ev.WorkerParked, at_step=None, drained=False)
-    drive.train(15)
-    drive.ready()
-    drive.all(ev.WorkerParked, at_step=15, drained=True)
-    drive.train(20)
-    drive.do(ev.StopRequested(reason="enough"))
-    drive.all(ev.WorkerParked, at_step=20, drained=True)
-    drive.save(20)
-    drive.commit(20)
-    return drive
 
 
 def test_tokens_follow_the_trained_position_and_lost_steps_are_counted_apart():
