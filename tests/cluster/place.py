@@ -25,13 +25,15 @@ class Outcome:
 
 
 class Place:
-    def __init__(self, root, environment=None):
+    def __init__(self, root, environment=None, prefix=()):
+        """`prefix` stands before every command, such as one that enters another host."""
         self.root = root
         self.environment = {**os.environ, **(environment or {})}
+        self.prefix = prefix
 
     def start(self, *args):
         return subprocess.Popen(
-            [REMESH, *map(str, args)],
+            [*self.prefix, REMESH, *map(str, args)],
             cwd=self.root,
             env=self.environment,
             stdout=subprocess.PIPE,

@@ -1,0 +1,146 @@
+"""On hosts with addresses of their own: one joins, one crashes, one is cut off; no bit changes."""
+
+import shutil
+import time
+
+import pytest
+from place import REPOSITORY, SHORT, Place, until
+
+from remesh.actors.journal_files import read_journals
+from remesh.actors.processes import look
+
+STEPS = 240
+EARLY = 10
+TRAINS_LIMIT_S = 60
+AFTER = 5
+PATIENCE_S = 0.2
+LEASE_S = 40 * PATIENCE_S
+SLACK_S = 1.0  # until a process that ends itself is gone, on busy cores
+
+
+class Run:
+    """A run of the short job that is driven from the head, seen through its journal."""
+
+    def __init__(self, hosts, place, name, *settings):
+        self._place = place
+        self.folder = place.root / "runs" / name
+        self._report = place.root / f"{name}.json"
+        self._process = place.start(
+            "run", SHORT, "--address", hosts.address, "--report", self._report,
+            "--set", f"train.steps={STEPS}", "--set", "data.source=text", "--set", "data.dir=rows",
+            "--set", f"checkpoint.dir={self.folder}", *settings,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+    def trains(self, *, members, from_step=EARLY, limit_s=TRAINS_LIMIT_S):
+        """The run's view, once a mesh of so many members has trained up to this step."""
+
+        def found():
+            assert self._process.poll() is None, self._process.communicate()
+            journals = read_journals(self.folder)
+            view = journals[-1].replay().view() if journals else None
+            ranks = sum(worker.rank is not None for worker in view.workers) if view else 0
+            trains = view and view.phase == "running" and view.step >= from_step
+            return view if trains and ranks == members else None
+
+        return until(found, limit_s, f"{members} members train")
+
+    def finish(self):
+        outcome = self._place.finish(self._process, self._report)
+        assert outcome.code == 0, outcome.err + outcome.out
+        samples = outcome.report["samples"]
+        assert samples["lost"] == samples["repeated"] == 0
+        assert len(outcome.report["losses"]) == STEPS
+        return outcome.report
+
+    def files_of(self, generation, rank):
+        """When each file of a rank was written: its parts of the checkpoints."""
+        files = self.folder.glob(f"step-*.gen-{generation}/rank-{rank}-of-*")
+        return {file: file.stat().st_mtime_ns for file in files}
+
+
+@pytest.fixture(scope="module")
+def place(hosts, tmp_path_factory):
+    root = tmp_path_factory.mktemp("hosts")
+    shutil.copytree(REPOSITORY / "orchestrator", root / "text")
+    return Place(root, hosts.environment(), hosts.prefix(root))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(hosts, place):
+    """The report of a run that nothing happens to, and what its workers listened at meanwhile."""
+    hosts.stand(3)
+    with Run(hosts, place, "undisturbed") as run:
+        run.trains(members=3)
+        listeners = hosts.worker_listeners()
+        return run.finish(), listeners
+
+
+def bits(report):
+    return report["losses"], report["samples"]["digest"]
+
+
+def test_a_host_that_joins_is_taken_in(hosts, place, undisturbed):
+    hosts.stand(2)
+    with Run(hosts, place, "joined") as run:
+        run.trains(members=2)
+        hosts.join()
+        run.trains(members=3)
+        report = run.finish()
+    assert [life["layout"] for life in report["generations"]] == ["dp=2", "dp=3"]
+    assert [life["lost_steps"] for life in report["generations"]] == [0, 0]
+    assert bits(report) == bits(undisturbed[0])
+
+
+def test_a_crashed_host_is_done_without(hosts, place, undisturbed):
+    hosts.stand(3)
+    with Run(hosts, place, "crashed") as run:
+        run.trains(members=3)
+        hosts.crash(hosts.up[-1])
+        run.trains(members=2)
+        report = run.finish()
+    assert report["generations"][-1]["layout"] == "dp=2"
+    assert bits(report) == bits(undisturbed[0])
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(hosts, place, undisturbed):
+    """Its ranks end within their lease, though by then they can reach the others again."""
+    hosts.stand(3)
+    with Run(hosts, place, "cut", "--set", f"elastic.patience_s={PATIENCE_S}") as run:
+        before = run.trains(members=3)
+        away = hosts.up[-1]
+        old = hosts.workers(away)
+        [rank] = [w.rank for w in before.workers if w.node.startswith(f"{away.address}-")]
+        hosts.cut(away)
+        cut_s = time.monotonic()
+        after = run.trains(members=2, from_step=before.step)
+        written = run.files_of(before.generation, rank)
+        run.trains(members=2, from_step=after.step + AFTER)
+        hosts.heal(away)
+        until(
+            lambda: not any(map(look, old)),
+            cut_s + LEASE_S + SLACK_S - time.monotonic(),
+            "they end",
+        )
+        report = run.finish()
+    assert old
+    assert run.files_of(before.generation, rank).items() <= written.items()
+    assert bits(report) == bits(undisturbed[0])
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_names_that_resolve_to_loopback_are_not_advertised(undisturbed):
+    report, listeners = undisturbed
+    nodes = {member["node"] for life in report["generations"] for member in life["members"]}
+    assert {node.partition("-")[0] for node in nodes} == set(listeners)
+    for address, heard in listeners.items():
+        assert address in heard
+        assert not [other for other in heard if other.startswith("127.")]
