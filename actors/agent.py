@@ -53,13 +53,16 @@ class Agent:
         controller = ray.get_actor(self._spec.controller, NAMESPACE)
         beat = controller.beat.options(concurrency_group="beats")
         leased_ns, num_nodes = time.monotonic_ns(), 1
+        asked_ns = leased_ns
         pending: Any = None
         while not self._ended.wait(self._timers.beat_s(num_nodes)):
             if pending is None:
+                asked_ns = time.monotonic_ns()
                 pending = beat.remote(self._node, self._frozen())
             if ray.wait([pending], timeout=0)[0]:
                 num_nodes = _answer(pending)
-                leased_ns = time.monotonic_ns() if num_nodes else leased_ns
+                # From the asking on: an answer may have been held up for as long as a partition.
+                leased_ns = asked_ns if num_nodes else leased_ns
                 pending = None
             self._lease(leased_ns)
             if time.monotonic_ns() - leased_ns > self._timers.lease_s * 1e9:

@@ -44,6 +44,7 @@ from remesh.orchestrator.control.events import (
     CommitFailed,
     Event,
     NodeJoined,
+    NodeSilent,
     RunStarted,
     StopRequested,
     Tick,
@@ -144,6 +145,8 @@ class ControllerActor:
             self._metrics.note(event, now_s)
             for command in commands:
                 self._carry_out(command, now_s)
+        if isinstance(event, NodeSilent) and event.node not in self._machine.state.roster.nodes:
+            self._watch.lose(event.node, "silent while its generation ended")
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:

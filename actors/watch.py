@@ -95,6 +95,15 @@ class Watch:
             self._post(WorkerFrozen(worker=worker, silent_s=age_s))
         return len(self._beats)
 
+    def lose(self, node: str, cause: str) -> None:
+        """From now on its beats renew no lease, so that what is left there ends."""
+        with self._lock:
+            self._beats.pop(node, None)
+            known = node in self._offered and node not in self._lost
+            self._lost.add(node)
+        if known:
+            self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
+
     def _repeat(self, loop: Callable[[], None], every_s: float) -> None:
         while not self._ended.wait(every_s):
             loop()
@@ -114,14 +123,14 @@ class Watch:
             self._post(NodeSilent(node=node, silent_s=ages[node]))
         for node in late:
             if ages[node] > self._timers.node_lost_s:
-                self._lose(node, f"no sign of life for {ages[node]:.1f} s")
+                self.lose(node, f"no sign of life for {ages[node]:.1f} s")
 
     def _look_at_nodes(self) -> None:
         for entry in ray.nodes():
             node = self._name(entry)
             resources = entry["Resources"]
             if not entry["Alive"]:
-                self._lose(node, "Ray lost it")
+                self.lose(node, "Ray lost it")
             elif slots := int(resources.get("CPU", 0)):
                 self._offer(NodeJoined(node=node, slots=slots, head=HEAD in resources))
 
@@ -136,14 +145,6 @@ class Watch:
         if joined.node not in self._offered:
             self._offered.add(joined.node)
             self._post(joined)
-
-    def _lose(self, node: str, cause: str) -> None:
-        with self._lock:
-            self._beats.pop(node, None)
-            known = node in self._offered and node not in self._lost
-            self._lost.add(node)
-        if known:
-            self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
 
 
 def _death(error: ray.exceptions.RayActorError) -> str:

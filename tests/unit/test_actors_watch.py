@@ -63,6 +63,14 @@ def test_a_node_that_was_given_up_gets_no_more_leases(listener):
     assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]
 
 
+def test_a_node_that_is_done_without_while_it_is_only_silent_gets_no_more_leases(listener):
+    listener.silence(0.6)
+    listener.watch.lose("node", "silent while its generation ended")
+    assert listener.watch.beat("node", ()) == 0
+    listener.silence(1.6)
+    assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]
+
+
 def test_a_pause_of_the_listener_is_no_silence_of_the_nodes(listener):
     listener.watch._beats["node"] -= 30
     listener.watch._looked_s -= 30
