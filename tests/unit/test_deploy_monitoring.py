@@ -1,0 +1,155 @@
+"""Prometheus' files and the board: they parse, and speak of metrics that there are."""
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+from needed import program
+
+from remesh.actors.metrics import TABLE
+from remesh.actors.picture import AXES, NODE_STATES
+from remesh.orchestrator.control.goodput import PHASES, REASONS
+from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.tally import PARTS, Cause
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+BOARD = json.loads((DEPLOY / "grafana" / "remesh.json").read_text())
+RULES = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"][0]["rules"]
+
+LABELS = {
+    name: {"run", "instance", "job", *row.labels, *({"le"} if row.kind == "histogram" else ())}
+    for row in TABLE
+    for name in row.series
+} | {"up": {"instance", "job"}}
+VALUES = {
+    "state": {*Phase, *WorkerState, *NODE_STATES},
+    "axis": set(AXES),
+    "phase": set(PHASES),
+    "reason": set(REASONS),
+    "cause": set(Cause),
+    "part": set(PARTS),
+}
+VARIABLES = {"$__rate_interval": "1m", "$run": "tiny"}
+
+
+def board_expressions():
+    for panel in BOARD["panels"]:
+        for target in panel["targets"]:
+            yield f"{panel['title']}-{target['refId']}", target["expr"]
+    for entry in BOARD["annotations"]["list"]:
+        yield entry["name"], entry["expr"]
+
+
+EXPRESSIONS = dict(board_expressions()) | {rule["alert"]: rule["expr"] for rule in RULES}
+
+
+def parsed(expression):
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    return promql_parser.parse(expression)
+
+
+def selectors(expression):
+    """Every selector of series, those of ranges too."""
+    found = []
+
+    def visit(node):
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append(node)
+
+    promql_parser.walk(parsed(expression), visit)
+    return found
+
+
+def grouped_by(expression):
+    """The labels that aggregations and matches name."""
+    lists = re.findall(r"\b(?:by|on|without|ignoring) \(([a-z, ]*)\)", expression)
+    return {label for labels in lists for label in labels.split(", ")}
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_every_expression_speaks_of_metrics_labels_and_values_that_there_are(name):
+    expression = EXPRESSIONS[name]
+    used = selectors(expression)
+    assert used
+    for selector in used:
+        assert selector.name in LABELS
+        for matcher in selector.matchers.matchers:
+            assert matcher.name in LABELS[selector.name]
+            assert matcher.value in VALUES.get(matcher.name, {matcher.value})
+    assert grouped_by(expression) <= set.union(*(LABELS[selector.name] for selector in used))
+
+
+def test_a_selector_inside_of_anything_is_found():
+    nested = (
+        "histogram_quantile(0.5, sum by (le) (rate(a_bucket[1m]))) / on (run) -(b > 1)"
+        " or max_over_time(c[1h:1m])"
+    )
+    assert [selector.name for selector in selectors(nested)] == ["a_bucket", "b", "c"]
+
+
+def test_every_metric_stands_on_the_board():
+    shown = {
+        s.name for expression in dict(board_expressions()).values() for s in selectors(expression)
+    }
+    assert [row.name for row in TABLE if not shown & set(row.series)] == []
+
+
+def test_legends_name_labels_that_the_expression_leaves():
+    for panel in BOARD["panels"]:
+        for target in panel["targets"]:
+            left = set.union(*(LABELS[s.name] for s in selectors(target["expr"])))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= left
+
+
+def test_the_board_shows_one_run_and_its_panels_do_not_overlap():
+    for expression in dict(board_expressions()).values():
+        assert all('run="tiny"' in str(s.prettify()) for s in selectors(expression))
+    cells = Counter(
+        (x, y)
+        for panel in BOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    )
+    assert max(cells.values()) == 1
+    assert max(x for x, _ in cells) == 23
+    ids = [panel["id"] for panel in BOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_every_alert_says_how_bad_it_is_what_happened_and_what_to_do(rule):
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert set(rule["annotations"]) == {"summary", "description"}
+
+
+@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-kubernetes.yml"])
+def test_promtool_accepts_the_configuration(name):
+    promtool("check", "config", "--lint-fatal", name)
+    (scrape,) = yaml.safe_load((PROMETHEUS / name).read_text())["scrape_configs"]
+    assert scrape["honor_labels"] is True
+    assert scrape["job_name"] == "remesh"
+
+
+def test_promtool_accepts_the_alerts():
+    promtool("check", "rules", "--lint-fatal", "alerts.yml")
+
+
+def test_each_alert_rings_for_its_fault_and_none_for_a_good_run():
+    promtool("test", "rules", "alerts.test.yml")
+    tested = (PROMETHEUS / "alerts.test.yml").read_text()
+    for rule in RULES:
+        assert len(re.findall(rf"alertname: {rule['alert']}\b", tested)) == 2
+
+
+def promtool(*args):
+    command = [program("promtool"), *args]
+    done = subprocess.run(command, cwd=PROMETHEUS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
