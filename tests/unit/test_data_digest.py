@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from remesh.data.digest import SampleDigests, StepDigest, expected_digest, sample_hashes
@@ -24,7 +24,6 @@ def test_published_vectors():
     assert expected_digest(1, **JOB).hex() == "0000000bcf06ec080000000d124ef3f000000018"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 24), max_size=6))
 def test_parts_add_up_in_any_cut(cuts):
     edges = [0, *sorted(cuts), 24]

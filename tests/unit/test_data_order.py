@@ -66,7 +66,6 @@ def test_published_vectors(case, rows):
     assert rows_of(first, first + 8, num_rows=num_rows, seed=seed).tolist() == rows
 
 
-@settings(deadline=None)
 @given(
     num_rows=st.integers(1, 10**13),
     seed=st.integers(),
@@ -86,7 +85,7 @@ def test_every_epoch_has_every_row_once(num_rows):
 
 
 @given(num_rows=st.integers(5, 50), cuts=st.lists(st.integers(0, 100), max_size=3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_range_can_be_cut_anywhere(num_rows, cuts):
     cuts = [0, *sorted(cuts), 100]
     parts = [rows_of(a, b, num_rows=num_rows, seed=1) for a, b in pairwise(cuts)]

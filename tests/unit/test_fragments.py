@@ -67,7 +67,7 @@ def grids(draw):
     return draw(st.permutations([box(offsets, sizes, shape) for offsets, sizes in parts]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(grids(), st.data())
 def test_any_grid_covers_and_no_part_can_be_missing_or_doubled(parts, data):
     assert cover_problems(parts) == ()
