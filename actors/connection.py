@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.orders import NAMESPACE, RunSpec, controller_name
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.errors import UnreachableError
 from remesh.orchestrator.job import Job
@@ -73,6 +73,16 @@ def start_controller(spec: RunSpec, options: Options) -> Any:
     )
     controller.live.remote()
     return controller
+
+
+def find_controller(run: str) -> Any | None:
+    """The controller of a run that is alive or about to be started again, None if it is gone."""
+    import ray  # noqa: PLC0415
+
+    try:
+        return ray.get_actor(controller_name(run), namespace=NAMESPACE)
+    except ValueError:
+        return None
 
 
 def _check_reachable(address: str) -> None:

@@ -11,7 +11,7 @@ ANSWER_LIMIT_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """How to reach the controller of a live run."""
+    """How to reach the controller of a live run, and the submission that may take it up."""
 
     run: str
     host: str
@@ -20,6 +20,7 @@ class Contact:
     address: str
     pid: int
     started_s: float
+    submission: str = ""
 
 
 def ask(contact: Contact, path: str) -> Any:

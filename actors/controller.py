@@ -79,6 +79,9 @@ class ControllerActor:
         self._head_nodes: set[str] = set()
         self._ended = False
         self._leased_s = time.monotonic()
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        # The short lease holds until the driver has polled once.
+        self._lease_s = spec.driver_lease_s if restarted else self._timers.lease_s
         self._wall_s = time.time() - time.monotonic()  # wall-clock seconds that never jump
 
     def live(self) -> None:
@@ -108,6 +111,7 @@ class ControllerActor:
         It renews the driver's lease as well.
         """
         self._leased_s = time.monotonic()
+        self._lease_s = self._spec.driver_lease_s
         return self._view.run_status(seen)
 
     def stop(self, reason: str) -> None:
@@ -231,6 +235,7 @@ class ControllerActor:
                 address=ray.get_runtime_context().gcs_address,
                 pid=os.getpid(),
                 started_s=self._now_s(),
+                submission=self._spec.submission,
             )
         )
         return server
@@ -243,8 +248,13 @@ class ControllerActor:
         return self._metrics.serving(self._spec.job.metrics, node_ip, announce)
 
     def _watch_driver(self) -> None:
-        """Stop the run when the driver has not polled for one lease, and end once it is over."""
-        while time.monotonic() - self._leased_s < self._timers.lease_s:
+        """Stop the run when the driver has not polled for one lease, and end once it is over.
+
+        Nobody comes back for a run that is over: then the short lease holds.
+        """
+        while time.monotonic() - self._leased_s < (
+            self._timers.lease_s if self._ended else self._lease_s
+        ):
             time.sleep(self._timers.silent_s)
         self._inbox.put(StopRequested(reason="the command that started the run is gone"))
         while not self._ended:

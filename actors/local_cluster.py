@@ -22,6 +22,7 @@ from remesh.actors.processes import look
 from remesh.orchestrator.errors import UnreachableError
 
 FIRST_HOST = 2  # Ray rewrites 127.0.0.1
+LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 80 * 2**20
 PORT_RANGE = range(20500, 32000)  # outside of 10002-19999 (Ray's workers) and the ephemeral ports
 HEALTH = {
@@ -33,18 +34,27 @@ HEALTH = {
 
 
 class LocalCluster:
-    """`start` returns once a driver can connect; `address` and `environment` are what it needs."""
+    """`start` returns once a driver can connect; `address` and `environment` are what it needs.
+
+    `job_server` is where jobs can be submitted, None where the head was started without.
+    """
 
     def __init__(self, *, token: str, folder: Path, supervisor: subprocess.Popen[bytes]) -> None:
         self.token = token
         self.sessions: list[int] = []
         self.address = ""
+        self.job_server: str | None = None
         self._folder = folder
         self._supervisor = supervisor
 
     @classmethod
-    def start(cls, *, nodes: int, workers_per_node: int, spares: int = 0) -> Self:
-        """Nodes with room for `workers_per_node` each, and for `spares` more on the head."""
+    def start(
+        cls, *, nodes: int, workers_per_node: int, spares: int = 0, job_server: bool = False
+    ) -> Self:
+        """Nodes with room for `workers_per_node` each, and for `spares` more on the head.
+
+        Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds.
+        """
         # Ray limits the length of socket paths, so it is not TMPDIR.
         folder = Path(tempfile.mkdtemp(prefix="remesh-", dir="/tmp"))
         supervisor = subprocess.Popen(
@@ -56,6 +66,8 @@ class LocalCluster:
         # Ray reads the token once a process: a second cluster has to take the first one's.
         token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(16)
         cluster = cls(token=token, folder=folder, supervisor=supervisor)
+        if job_server:
+            cluster.job_server = f"http://{LOOPBACK}:{_free_port(LOOPBACK)}"
         try:
             cluster.add_node(num_cpus=workers_per_node + spares)
             cluster._wait_for_head(cluster._listens)
@@ -121,13 +133,23 @@ class LocalCluster:
     def _head_arguments(self, host: str) -> list[str]:
         port = _free_port(host)
         self.address = f"{host}:{port}"
-        return ["--head", "--port", str(port), "--include-dashboard", "false"]
+        # Unless it is told otherwise, Ray's client server takes the same port in every cluster.
+        head = ["--head", "--port", str(port), "--ray-client-server-port", str(_free_port(host))]
+        if self.job_server is None:
+            return [*head, "--include-dashboard", "false"]
+        dashboard_port = self.job_server.rpartition(":")[2]
+        return [*head, "--include-dashboard", "true", "--dashboard-host", LOOPBACK,
+                "--dashboard-port", dashboard_port]  # fmt: skip
 
     def _node_arguments(self, host: str, index: int, num_cpus: int) -> list[str]:
         folder = self._folder / f"n{index}"
         return ["--node-ip-address", host, "--temp-dir", str(folder), "--num-cpus", str(num_cpus),
                 "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
-                "--dashboard-agent-listen-port", "0"]  # fmt: skip
+                "--dashboard-agent-listen-port", self._agent_port(host, index)]  # fmt: skip
+
+    def _agent_port(self, host: str, index: int) -> str:
+        """The job server has to know the head's agent before that chose a port by itself."""
+        return "0" if index or self.job_server is None else str(_free_port(host))
 
     def _node_environment(self) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}

@@ -10,9 +10,17 @@ from remesh.orchestrator.job import Job
 NAMESPACE = "remesh"
 
 
+def controller_name(run: str) -> str:
+    return f"remesh-{run}-controller"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One start of one run. `run` is unique to this start; names of actors carry it."""
+    """One start of one run. `run` is unique to this start; names of actors carry it.
+
+    `driver_lease_s` is how long the run goes on when its driver is gone, and `submission` names
+    who may take it up meanwhile: nobody, if it is empty.
+    """
 
     run: str
     job: Job
@@ -22,10 +30,12 @@ class RunSpec:
     incarnation: int
     max_members: int
     kills: tuple[Kill, ...]
+    driver_lease_s: float
+    submission: str = ""
 
     @property
     def controller(self) -> str:
-        return f"remesh-{self.run}-controller"
+        return controller_name(self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import secrets
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from remesh.actors.connection import connect, disconnect, start_controller
+from remesh.actors.connection import connect, disconnect, find_controller, start_controller
 from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import Fingerprint, RunFolder
 from remesh.actors.run_handle import FinishedRun, Run
@@ -13,6 +13,7 @@ from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import CheckpointState, FreshState
+from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
 from remesh.orchestrator.run import RunOptions
 
@@ -27,6 +28,8 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
     folder.probe()
     with ExitStack() as held:
         held.enter_context(folder.lock())
+        if run := _take_up(job, options, folder, held):
+            return run
         folder.check_free()
         if options.fresh:
             folder.clear()
@@ -45,6 +48,24 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         return Run(controller, held.pop_all())
 
 
+def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
+    """The run of this submission that outlived its last driver, None if there is none.
+
+    Its controller may be starting again just now: it is asked for by name.
+    """
+    contact = folder.contact()
+    if not options.submission or contact is None or contact.submission != options.submission:
+        return None
+    with ExitStack() as connected:
+        connected.callback(disconnect, connect(job, options))
+        controller = find_controller(contact.run)
+        if controller is None:
+            return None
+        held.push(connected.pop_all())
+        held.callback(folder.withdraw, contact.run)
+        return Run(controller, held.pop_all())
+
+
 def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint) -> RunSpec:
     run = secrets.token_hex(4)
     return RunSpec(
@@ -56,7 +77,15 @@ def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerp
         incarnation=folder.claim(run),
         max_members=_max_members(job, options),
         kills=options.kills,
+        driver_lease_s=_driver_lease_s(job, options),
+        submission=options.submission,
     )
+
+
+def _driver_lease_s(job: Job, options: RunOptions) -> float:
+    if options.submission:
+        return job.elastic.orphan_after_s
+    return Timers(patience_s=job.elastic.patience_s).lease_s
 
 
 def _check_data(job: Job) -> Manifest:

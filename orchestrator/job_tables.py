@@ -169,7 +169,8 @@ class ElasticTable(BaseModel):
 
     `patience_s` is the one knob that every deadline follows from: silence longer than that makes a
     node or a worker a suspect. More than `max_failures` failures without `healthy_steps` steps in
-    between end the run. `wait_limit_s` bounds the wait for enough workers.
+    between end the run. `wait_limit_s` bounds the wait for enough workers. A submitted run goes on
+    without its driver for `orphan_after_s`, so that it survives a restart of the head.
     """
 
     model_config = TABLE
@@ -180,6 +181,7 @@ class ElasticTable(BaseModel):
     healthy_steps: Count = 100
     patience_s: Annotated[float, Field(ge=0.1, le=60)] = 0.5
     wait_limit_s: Positive = 600.0
+    orphan_after_s: Positive = 1800.0
     same_bits: bool = True
 
 

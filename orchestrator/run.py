@@ -7,13 +7,17 @@ from remesh.orchestrator.faults import Kill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How to start a run. `address` names a running Ray cluster; without it one is started here."""
+    """How to start a run. `address` names a running Ray cluster; without it one is started here.
+
+    A run of a `submission` outlives its driver, and is taken up by the next driver of the same one.
+    """
 
     nodes: int = 2
     workers_per_node: int = 2
     kills: tuple[Kill, ...] = ()
     fresh: bool = False
     address: str | None = None
+    submission: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ def spec_of(*kills):
         incarnation=1,
         max_members=4,
         kills=kills,
+        driver_lease_s=20.0,
     )
 
 
