@@ -86,7 +86,7 @@ class ControllerActor:
 
     def live(self) -> None:
         try:
-            with closing(self._serve()), self._serve_metrics():
+            with self._serve_metrics(), closing(self._serve()):
                 self._watch.start()
                 self._inbox.put(RunStarted())
                 threading.Thread(target=self._watch_driver, daemon=True).start()
@@ -225,7 +225,7 @@ class ControllerActor:
     def _serve(self) -> StatusServer:
         token = secrets.token_hex(16)
         server = StatusServer({"/status": self._view.status, **self._metrics.answers()}, token)
-        self._metrics.found_at(f"{server.host}:{server.port}")
+        self._metrics.also_at(f"{server.host}:{server.port}")
         self._folder.publish(
             Contact(
                 run=self._spec.run,

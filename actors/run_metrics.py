@@ -52,9 +52,9 @@ class RunMetrics:
     def answers(self) -> Answers:
         return {"/metrics": self._page, "/sd": self._targets}
 
-    def found_at(self, target: str) -> None:
-        """From now on discovery names this address."""
-        self._target = target
+    def also_at(self, target: str) -> None:
+        """Discovery names this address where the metrics have no port of their own."""
+        self._target = self._target or target
 
     @contextmanager
     def serving(self, table: MetricsTable, node_ip: str, announce: Announce) -> Iterator[None]:
@@ -65,7 +65,7 @@ class RunMetrics:
             return
         with closing(server):
             host = node_ip if ip_address(server.host).is_unspecified else server.host
-            self.found_at(f"{host}:{server.port}")
+            self._target = f"{host}:{server.port}"
             announce(f"metrics are at http://{self._target}/metrics")
             yield
 

@@ -1,0 +1,142 @@
+"""A real Prometheus scrapes a run before, during and after a recovery, a shrink and a restart."""
+
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from place import SHORT, until
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from needed import program
+from scraper import Scraper
+from tallied_drive import tallied
+
+from remesh.actors.contact import ask
+from remesh.actors.journal_files import Journal
+from remesh.actors.run_folder import RunFolder
+from remesh.actors.run_metrics import RunMetrics, replayed
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.job_tables import MetricsTable
+
+SEEN_S = 15
+
+
+@pytest.fixture
+def scraping(tmp_path):
+    """Starts Prometheus on a discovery address; it ends with the test."""
+    started = []
+
+    def start(discovery):
+        started.append(Scraper.start(program("prometheus"), tmp_path, discovery))
+        return started[-1]
+
+    yield start
+    for scraper in started:
+        scraper.close()
+
+
+@contextmanager
+def served(drive, tally, port=0):
+    """The metrics of a controller that this test feeds with events, and their port."""
+    said = []
+    metrics = RunMetrics(drive.controller, "tiny", tally, threading.Lock())
+    with metrics.serving(MetricsTable(port=port), "127.0.0.1", said.append):
+        assert len(said) == 1
+        yield int(said[0].removesuffix("/metrics").rpartition(":")[2])
+
+
+def seen(scraper, expression, value):
+    scraper.until(lambda: scraper.value(expression) == value, SEEN_S, f"{expression} is {value}")
+
+
+def test_series_go_and_counters_stay_through_a_recovery_a_shrink_and_a_restart(scraping):
+    drive = tallied(10)
+    with served(drive, drive.tally) as port:
+        scraper = scraping(f"http://127.0.0.1:{port}/sd")
+        seen(scraper, "remesh_step", 10)
+        assert scraper.ranks() == [0, 1, 2, 3]
+        assert scraper.series("remesh_run_info").popitem()[0][0] == ("run", "tiny")
+        (target,) = scraper.targets()
+        assert (target["health"], target["lastError"]) == ("up", "")
+
+        drive.lose(drive.members[0])
+        seen(scraper, 'remesh_run_state{state="fencing"}', 1)
+        assert scraper.ranks() == [1, 2, 3]
+        drive.park(10)
+        drive.train(13)
+        seen(scraper, "remesh_step", 13)
+        assert scraper.value("remesh_world_size") == 3
+        assert scraper.ranks() == [0, 1, 2]
+        assert scraper.value("remesh_recoveries_total") == 1
+
+        drive.do(ev.NodeLost(node="b", cause="killed"))
+        drive.park(13)
+        drive.train(15)
+        seen(scraper, "remesh_step", 15)
+        assert scraper.ranks() == [0]
+        assert not [labels for labels in scraper.series("remesh_node_slots") if "b" in str(labels)]
+        before = scraper.series("remesh_phase_seconds_total")
+
+    journal = Journal(options=drive.controller.options, lines=tuple(drive.lines))
+    drive.tally = replayed([journal])
+    with served(drive, drive.tally, port):
+        drive.steps(20)
+        seen(scraper, "remesh_step", 20)
+        assert scraper.value("remesh_tokens_total") == 200
+        after = scraper.series("remesh_phase_seconds_total")
+        assert all(after[labels] >= seconds for labels, seconds in before.items())
+        assert scraper.reset_counters() == {}
+        assert scraper.unhealthy_rules() == []
+    scraper.until(lambda: scraper.series("remesh_step") == {}, SEEN_S, "all series have gone")
+
+
+def test_a_real_run_is_scraped_before_during_and_after_a_recovery(cluster, cluster_place, scraping):
+    run_dir = cluster_place.root / "runs" / "scraped"
+    settings = (f"checkpoint.dir={run_dir}", "metrics.port=0", "train.steps=2000")
+    process = cluster_place.start(
+        "run", SHORT, "--address", cluster.address, *(f"--set={setting}" for setting in settings)
+    )
+    try:
+        contact = until(RunFolder(run_dir).contact, 60, "the controller is there")
+        (group,) = until(lambda: ask(contact, "/sd"), 10, "discovery answers")
+        (target,) = group["targets"]
+        scraper = scraping(f"http://{target}/sd")
+        ended_well = watch_a_recovery(scraper, contact)
+    finally:
+        process.send_signal(signal.SIGINT)
+        outcome = cluster_place.finish(process)
+    assert outcome.code == 130, outcome.err + outcome.out
+    assert f"metrics are at http://{target}/metrics" in outcome.out
+    assert ended_well
+    scraper.until(lambda: scraper.series("remesh_step") == {}, SEEN_S, "all series have gone")
+    assert scraper.reset_counters() == {}
+
+
+def watch_a_recovery(scraper, contact):
+    scraper.until(lambda: scraper.value("remesh_world_size") == 3, 60, "a mesh of 3")
+    scraper.until(lambda: (scraper.value("remesh_step") or 0) > 5, 60, "it trains")
+    status = ask(contact, "/status")
+    victim = next(worker for worker in status["workers"] if worker["rank"] == 2)
+    os.kill(victim["pid"], signal.SIGKILL)
+    seen(scraper, "remesh_recoveries_total", 1)
+    assert scraper.value('remesh_failures_total{cause="worker_died"}') == 1
+    parts = scraper.series("remesh_recovery_seconds_total")
+    assert 0 < sum(parts.values()) < 5
+    scraper.until(
+        lambda: len(scraper.ranks()) == scraper.value("remesh_world_size"), SEEN_S, "its ranks"
+    )
+    grown = "remesh_world_size == 3 and on (run) remesh_generation > 2"
+    scraper.until(lambda: scraper.series(grown), 60, "the dead worker is replaced")
+    steps = scraper.value("remesh_steps_total")
+    scraper.until(lambda: scraper.value("remesh_steps_total") > steps, SEEN_S, "it trains on")
+    tokens, trained = scraper.value("remesh_tokens_total"), scraper.value("remesh_steps_total")
+    assert tokens % (12 * 64) == 0
+    assert trained <= tokens / (12 * 64) + 30
+    assert scraper.value("remesh_lost_steps_total") <= 1
+    assert scraper.reset_counters() == {}
+    return scraper.unhealthy_rules() == []
