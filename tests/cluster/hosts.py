@@ -64,15 +64,15 @@ class Hosts:
         self.hosts = []
         self.token = secrets.token_hex(16)
         # Ray limits the length of socket paths, so it is not TMPDIR.
-        self._folder = Path(tempfile.mkdtemp(prefix="remesh-hosts-", dir="/tmp"))
-        self._supervisor = subprocess.Popen(
-            [sys.executable, "-m", "remesh.actors.supervisor", str(self._folder)],
+        self.folder = Path(tempfile.mkdtemp(prefix="remesh-hosts-", dir="/tmp"))
+        self.supervisor = subprocess.Popen(
+            [sys.executable, "-m", "remesh.actors.supervisor", str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._switch = self._hold(["unshare", "--net", "sleep", FOREVER_S])
-        self._ip(self._switch, "link add bridge type bridge", "link set bridge up")
+        self.switch = self._hold(["unshare", "--net", "sleep", FOREVER_S])
+        self._ip(self.switch, "link add bridge type bridge", "link set bridge up")
 
     @classmethod
     def start(cls, num):
@@ -109,13 +109,17 @@ class Hosts:
         for host in self.up[num:]:
             self.drain(host)
             until(lambda host=host: not host.init, READY_LIMIT_S, f"{host.name} leaves")
-        joining = [self._boot("--address", self.address) for _ in range(num - len(self.up))]
+        joining = [self.join() for _ in range(num - len(self.up))]
         for host in [self.hosts[0], *joining]:
             until(lambda host=host: _serves(host), READY_LIMIT_S, f"{host.name} joins")
 
     def join(self):
         """A new host, that is still about to join."""
-        return self._boot("--address", self.address)
+        return self.join_at(self.address)
+
+    def join_at(self, address):
+        """A new host that looks for the head at this address."""
+        return self._boot("--address", address)
 
     def crash(self, host):
         """Every process of the host ends at once."""
@@ -123,10 +127,10 @@ class Hosts:
 
     def cut(self, host):
         """No packet reaches the host or leaves it."""
-        self._ip(self._switch, f"link set {host.name} down")
+        self._ip(self.switch, f"link set {host.name} down")
 
     def heal(self, host):
-        self._ip(self._switch, f"link set {host.name} up")
+        self._ip(self.switch, f"link set {host.name} up")
 
     def drain(self, host):
         """Ask its `ray start --block` to end, as a platform does that takes the host away."""
@@ -143,14 +147,14 @@ class Hosts:
 
     def close(self):
         """Nothing is left when it returns."""
-        self._supervisor.stdin.close()
-        self._supervisor.wait(timeout=30)
-        self._supervisor.stdout.close()
+        self.supervisor.stdin.close()
+        self.supervisor.wait(timeout=30)
+        self.supervisor.stdout.close()
 
     def _boot(self, *role):
         index = len(self.hosts) + 1
         name, address = f"host-{index}", f"10.77.0.{index}"
-        folder = self._folder / name
+        folder = self.folder / name
         folder.mkdir()
         (folder / "hosts").write_text(NAMES.format(name=name))
         (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
@@ -169,7 +173,7 @@ class Hosts:
     def _plug_in(self, host):
         peer = f"peer name eth0 netns {host.holder}"
         self._ip(
-            self._switch,
+            self.switch,
             f"link add {host.name} type veth {peer}",
             f"link set {host.name} master bridge up",
         )
@@ -182,7 +186,7 @@ class Hosts:
 
     def _hold(self, argv):
         """The pid of a process that keeps its namespaces; ready once it sleeps."""
-        pid = self._ask(argv, self._folder)
+        pid = self._ask(argv, self.folder)
         until(lambda: _command(pid).startswith(b"sleep"), GONE_LIMIT_S, "namespaces are made")
         return pid
 
@@ -192,9 +196,9 @@ class Hosts:
         # Should even the supervisor be killed, the hosts still end.
         argv = ["setpriv", "--pdeathsig", "KILL", *argv]
         request = {"argv": argv, "env": env, "log": str(folder / "log")}
-        self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
-        self._supervisor.stdin.flush()
-        return int(self._supervisor.stdout.readline())
+        self.supervisor.stdin.write(json.dumps(request).encode() + b"\n")
+        self.supervisor.stdin.flush()
+        return int(self.supervisor.stdout.readline())
 
     @staticmethod
     def _ip(pid, *commands):

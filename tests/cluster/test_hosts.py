@@ -1,33 +1,54 @@
 """On hosts with addresses of their own: one joins, one crashes, one is cut off; no bit changes."""
 
 import shutil
+import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from place import REPOSITORY, SHORT, Place, until
 
 from remesh.actors.journal_files import read_journals
-from remesh.actors.processes import look
+from remesh.actors.processes import look, processes
 
-STEPS = 240
 EARLY = 10
-TRAINS_LIMIT_S = 60
 AFTER = 5
+TRAINS_LIMIT_S = 60
+GONE_LIMIT_S = 2.0
+MANY_STEPS = 5000
 PATIENCE_S = 0.2
 LEASE_S = 40 * PATIENCE_S
 SLACK_S = 1.0  # until a process that ends itself is gone, on busy cores
+
+OWNER = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from hosts import Hosts
+from place import until
+
+hosts = Hosts()
+host = hosts.join_at("10.77.0.99:1")
+init = until(lambda: host.init, 10, "a first process")
+print(hosts.folder, hosts.supervisor.pid, hosts.switch, host.holder, host.node, init, flush=True)
+time.sleep(600)
+"""
 
 
 class Run:
     """A run of the short job that is driven from the head, seen through its journal."""
 
-    def __init__(self, hosts, place, name, *settings):
+    def __init__(self, hosts, place, name, *settings, steps):
+        self._steps = steps
         self._place = place
         self.folder = place.root / "runs" / name
         self._report = place.root / f"{name}.json"
         self._process = place.start(
             "run", SHORT, "--address", hosts.address, "--report", self._report,
-            "--set", f"train.steps={STEPS}", "--set", "data.source=text", "--set", "data.dir=rows",
+            "--set", f"train.steps={steps}", "--set", "train.lr_curve=constant",
+            "--set", "data.source=text", "--set", "data.dir=rows",
             "--set", f"checkpoint.dir={self.folder}", *settings,
         )  # fmt: skip
 
@@ -53,11 +74,19 @@ class Run:
         return until(found, limit_s, f"{members} members train")
 
     def finish(self):
+        report = self._over(code=0)
+        assert len(report["losses"]) == self._steps
+        return report
+
+    def stop(self):
+        self._process.send_signal(signal.SIGINT)
+        return self._over(code=130)
+
+    def _over(self, code):
         outcome = self._place.finish(self._process, self._report)
-        assert outcome.code == 0, outcome.err + outcome.out
+        assert outcome.code == code, outcome.err + outcome.out
         samples = outcome.report["samples"]
         assert samples["lost"] == samples["repeated"] == 0
-        assert len(outcome.report["losses"]) == STEPS
         return outcome.report
 
     def files_of(self, generation, rank):
@@ -74,10 +103,30 @@ def place(hosts, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(hosts, place):
+def joined(hosts, place):
+    """The report of a run that a third host joins, and that is stopped soon after.
+
+    How many steps that takes depends on the machine; the other runs are made as long.
+    """
+    hosts.stand(2)
+    with Run(hosts, place, "joined", steps=MANY_STEPS) as run:
+        run.trains(members=2, from_step=1)
+        hosts.join()
+        grown = run.trains(members=3)
+        run.trains(members=3, from_step=grown.step + AFTER)
+        return run.stop()
+
+
+@pytest.fixture(scope="module")
+def steps(joined):
+    return joined["steps"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(hosts, place, steps):
     """The report of a run that nothing happens to, and what its workers listened at meanwhile."""
     hosts.stand(3)
-    with Run(hosts, place, "undisturbed") as run:
+    with Run(hosts, place, "undisturbed", steps=steps) as run:
         run.trains(members=3)
         listeners = hosts.worker_listeners()
         return run.finish(), listeners
@@ -87,34 +136,28 @@ def bits(report):
     return report["losses"], report["samples"]["digest"]
 
 
-def test_a_host_that_joins_is_taken_in(hosts, place, undisturbed):
-    hosts.stand(2)
-    with Run(hosts, place, "joined") as run:
-        run.trains(members=2)
-        hosts.join()
-        run.trains(members=3)
-        report = run.finish()
-    assert [life["layout"] for life in report["generations"]] == ["dp=2", "dp=3"]
-    assert [life["lost_steps"] for life in report["generations"]] == [0, 0]
-    assert bits(report) == bits(undisturbed[0])
+def test_a_host_that_joins_is_taken_in(joined, undisturbed):
+    assert [life["layout"] for life in joined["generations"]] == ["dp=2", "dp=3"]
+    assert [life["lost_steps"] for life in joined["generations"]] == [0, 0]
+    assert bits(joined) == bits(undisturbed[0])
 
 
-def test_a_crashed_host_is_done_without(hosts, place, undisturbed):
+def test_a_crashed_host_is_done_without(hosts, place, undisturbed, steps):
     hosts.stand(3)
-    with Run(hosts, place, "crashed") as run:
+    with Run(hosts, place, "crashed", steps=steps) as run:
         run.trains(members=3)
         hosts.crash(hosts.up[-1])
-        run.trains(members=2)
         report = run.finish()
     assert report["generations"][-1]["layout"] == "dp=2"
     assert bits(report) == bits(undisturbed[0])
 
 
 @pytest.mark.usefixtures("namespaces")
-def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(hosts, place, undisturbed):
+def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(hosts, place, undisturbed, steps):
     """Its ranks end within their lease, though by then they can reach the others again."""
     hosts.stand(3)
-    with Run(hosts, place, "cut", "--set", f"elastic.patience_s={PATIENCE_S}") as run:
+    patience = f"elastic.patience_s={PATIENCE_S}"
+    with Run(hosts, place, "cut", "--set", patience, steps=steps) as run:
         before = run.trains(members=3)
         away = hosts.up[-1]
         old = hosts.workers(away)
@@ -144,3 +187,23 @@ def test_names_that_resolve_to_loopback_are_not_advertised(undisturbed):
     for address, heard in listeners.items():
         assert address in heard
         assert not [other for other in heard if other.startswith("127.")]
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_hosts_are_gone_with_their_owner():
+    here = str(Path(__file__).parent)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, here], stdout=subprocess.PIPE, text=True)
+    folder, *pids = owner.stdout.readline().split()
+    made = {network_of(pid) for pid in pids} - {network_of("self")}
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    until(lambda: not any(look(int(pid)) for pid in pids), GONE_LIMIT_S, "no process is left")
+    until(lambda: not Path(folder).exists(), GONE_LIMIT_S, "no file is left")
+    assert len(made) == 2
+    assert not made & {network_of(found.pid) for found in processes()}
+
+
+def network_of(pid):
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/ns/net").readlink()
