@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from importlib.metadata import version
 from ipaddress import ip_address
 from threading import Lock
@@ -70,11 +71,11 @@ class RunMetrics:
             yield
 
     def _page(self) -> Page:
+        """The text is made outside of the lock: events must not wait for it."""
         with self._lock:
-            picture = Picture(
-                run=self._run, version=self._version, view=self._machine.view(), tally=self._tally
-            )
-            return Page(content_type=CONTENT_TYPE, body=render(picture))
+            view, tally = self._machine.view(), deepcopy(self._tally)
+        picture = Picture(run=self._run, version=self._version, view=view, tally=tally)
+        return Page(content_type=CONTENT_TYPE, body=render(picture))
 
     def _targets(self) -> Any:
         """Prometheus' HTTP discovery; labels of a target must not hide those of the metrics."""

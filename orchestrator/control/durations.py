@@ -10,7 +10,7 @@ from remesh.orchestrator.control.state import State
 
 STEP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 SAVE_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-RECENT_STEPS = 4096
+RECENT_STEPS = 512
 
 
 @dataclass(slots=True, kw_only=True)
