@@ -102,6 +102,12 @@ def test_every_metric_stands_on_the_board():
     assert [row.name for row in TABLE if not shown & set(row.series)] == []
 
 
+def test_the_readme_names_metrics_that_there_are():
+    named = set(re.findall(r"`(remesh_\w+)`", (DEPLOY.parent / "README.md").read_text()))
+    assert named
+    assert named <= {row.name for row in TABLE}
+
+
 def test_legends_name_labels_that_the_expression_leaves():
     for panel in BOARD["panels"]:
         for target in panel["targets"]:
