@@ -37,6 +37,7 @@ from remesh.orchestrator.control.commands import (
     EndWorker,
     Fence,
     Form,
+    ReleaseNode,
     StartWorker,
 )
 from remesh.orchestrator.control.controller import Controller
@@ -140,8 +141,8 @@ class ControllerActor:
     def _handle(self, event: Event) -> None:
         now_s = self._now_s()
         self._journal.event(event, now_s)
-        if isinstance(event, NodeJoined):
-            self._welcome(event)
+        if isinstance(event, NodeJoined) and event.head:
+            self._head_nodes.add(event.node)
         elif isinstance(event, WorkerLost):
             self._pool.forget_worker(event.worker)
         with self._view.lock:
@@ -158,6 +159,9 @@ class ControllerActor:
                 self._start_worker(worker, node)
             case EndWorker(worker=worker, node=node):
                 self._pool.end_worker(worker, node)
+            case ReleaseNode(node=node):
+                self._watch.release(node)
+                self._pool.release(node)
             case Form():
                 self._form(command)
             case Fence():
@@ -175,13 +179,9 @@ class ControllerActor:
             case _:
                 assert_never(command)
 
-    def _welcome(self, event: NodeJoined) -> None:
-        if event.head:
-            self._head_nodes.add(event.node)
-        self._pool.start_agent(event.node, self._watch.node_id(event.node))
-        self._watch.agent(event.node)
-
     def _start_worker(self, worker: str, node: str) -> None:
+        if self._pool.start_agent(node, self._watch.node_id(node)):
+            self._watch.agent(node)
         life = self._pool.start_worker(worker, node, self._watch.node_id(node))
         if life is not None:
             self._watch.worker(worker, life)

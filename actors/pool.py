@@ -24,15 +24,27 @@ class Pool:
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._agents: dict[str, Any] = {}
-        self._agent_lives: list[Any] = []
+        self._agent_lives: dict[str, Any] = {}
+        self._leaving: dict[str, Any] = {}
         self._workers: dict[str, Any] = {}
         self._ended = False
 
-    def start_agent(self, node: str, node_id: str) -> None:
-        if node not in self._agents and not self._ended:
-            agent = self._start(Agent, f"agent-{node}", node_id, num_cpus=0)
-            self._agents[node] = agent.remote(self._spec, node)
-            self._agent_lives.append(self._agents[node].live.remote())
+    def start_agent(self, node: str, node_id: str) -> bool:
+        """Whether it was not there yet. It comes with the first worker and leaves with the last."""
+        if node in self._agents or self._ended:
+            return False
+        if node in self._leaving:  # it still clears up what the new one is about to make
+            ray.wait([self._leaving.pop(node)], timeout=END_LIMIT_S)
+        agent = self._start(Agent, f"agent-{node}", node_id, num_cpus=0)
+        self._agents[node] = agent.remote(self._spec, node)
+        self._agent_lives[node] = self._agents[node].live.remote()
+        return True
+
+    def release(self, node: str) -> None:
+        """End the agent, and with it whatever is left there."""
+        if node in self._agents:
+            _control(self._agents.pop(node), "end")
+            self._leaving[node] = self._agent_lives.pop(node)
 
     def start_worker(self, worker: str, node: str, node_id: str) -> Any:
         """The worker's life: a reference that fails when its process dies. None if it is known."""
@@ -68,8 +80,9 @@ class Pool:
             _control(agent, "end")
         for worker in list(self._workers.values()):
             ray.kill(worker)
-        if self._agent_lives:
-            ray.wait(self._agent_lives, num_returns=len(self._agent_lives), timeout=END_LIMIT_S)
+        lives = [*self._agent_lives.values(), *self._leaving.values()]
+        if lives:
+            ray.wait(lives, num_returns=len(lives), timeout=END_LIMIT_S)
 
     def _start(self, cls: type, name: str, node_id: str, *, num_cpus: int) -> Any:
         return ray.remote(concurrency_groups={CONTROL: 2})(cls).options(

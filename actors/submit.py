@@ -11,7 +11,7 @@ from remesh.actors.run_handle import FinishedRun, Run
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.options import MANY_NODES, Options
 from remesh.orchestrator.control.records import CheckpointState, FreshState
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
@@ -125,6 +125,8 @@ def _control_options(
         max_dp=spec.max_members,
         min_workers=min(elastic.min_workers, spec.max_members),
         spares=elastic.spares,
+        min_nodes=elastic.min_nodes,
+        max_nodes=elastic.max_nodes or MANY_NODES,
         max_failures=elastic.max_failures,
         healthy_steps=elastic.healthy_steps,
         patience_s=elastic.patience_s,

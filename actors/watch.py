@@ -2,18 +2,21 @@
 
 Three sources, the fastest wins: the pending reference of an actor's `live` call fails within
 milliseconds of its process' death; an agent's missing beats tell of a dead host; Ray's own list of
-nodes is the backstop. A node that was lost once is never offered again: its id is final.
+nodes is the backstop. A node that was lost once is never offered again: its id is final. Ray also
+knows which nodes are about to leave.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 
+from remesh.actors.private_ray import draining_nodes
 from remesh.orchestrator.control.events import (
     Event,
+    NodeDraining,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -24,6 +27,7 @@ from remesh.orchestrator.control.timers import Timers
 
 NODES_EVERY_S = 0.5
 HEAD = "node:__internal_head__"
+DOMAINS = ("remesh/domain", "ray.io/gpu-domain")
 
 
 class Watch:
@@ -46,6 +50,8 @@ class Watch:
         self._offered: set[str] = set()
         self._lost: set[str] = set()
         self._frozen: set[str] = set()
+        self._draining: set[str] = set()
+        self._released: set[str] = set()
         self._looked_s = time.monotonic()
         self._ended = threading.Event()
 
@@ -73,7 +79,14 @@ class Watch:
     def agent(self, node: str) -> None:
         """Expect this node's beats, the first one once its agent has had time to start."""
         with self._lock:
+            self._released.discard(node)
             self._beats[node] = time.monotonic() + self._timers.start_s
+
+    def release(self, node: str) -> None:
+        """Its agent ends: no beat is expected from it, and a late one renews no lease."""
+        with self._lock:
+            self._released.add(node)
+            self._beats.pop(node, None)
 
     def node_id(self, node: str) -> str:
         """Ray's id of a node that was offered."""
@@ -82,10 +95,10 @@ class Watch:
     def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
         """An agent's sign of life, with the workers that give none; how many nodes beat.
 
-        0, which renews no lease, for a node that was given up.
+        0, which renews no lease, for a node that was given up or let go.
         """
         with self._lock:
-            if node in self._lost:
+            if node in self._lost or node in self._released:
                 return 0
             self._beats[node] = time.monotonic()
             self._silent.discard(node)
@@ -131,8 +144,24 @@ class Watch:
             resources = entry["Resources"]
             if not entry["Alive"]:
                 self.lose(node, "Ray lost it")
-            elif slots := int(resources.get("CPU", 0)):
-                self._offer(NodeJoined(node=node, slots=slots, head=HEAD in resources))
+            elif slots := int(resources.get("GPU", 0)) or int(resources.get("CPU", 0)):
+                joined = NodeJoined(
+                    node=node,
+                    slots=slots,
+                    domain=_domain(entry.get("Labels") or {}),
+                    head=HEAD in resources,
+                    host=entry["NodeManagerAddress"],
+                )
+                self._offer(joined)
+        self._look_at_drains()
+
+    def _look_at_drains(self) -> None:
+        draining = draining_nodes()
+        for node, node_id in list(self._node_ids.items()):
+            if node_id in draining and node in self._offered and node not in self._draining:
+                self._draining.add(node)
+                deadline_s = draining[node_id]
+                self._post(NodeDraining(node=node, cause="Ray drains it", deadline_s=deadline_s))
 
     def _name(self, entry: dict[str, Any]) -> str:
         """A node's address and the start of its id: short, and another one after a restart."""
@@ -145,6 +174,11 @@ class Watch:
         if joined.node not in self._offered:
             self._offered.add(joined.node)
             self._post(joined)
+
+
+def _domain(labels: Mapping[str, str]) -> str:
+    """What fails or is linked together: ranks of a domain are neighbours."""
+    return next((labels[key] for key in DOMAINS if key in labels), "")
 
 
 def _death(error: ray.exceptions.RayActorError) -> str:

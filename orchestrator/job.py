@@ -5,7 +5,7 @@ working directory, not from the file, so that a job file can be shared.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,7 +141,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     Raises: UserError with one line that names the file or `--set`, the key, what was seen and what
     was expected.
     """
-    return parse_job(_read(path), name=str(path), overrides=overrides)
+    return parse_job(read_job_file(path), name=str(path), overrides=overrides)
 
 
 def parse_job(text: str, *, name: str, overrides: Sequence[str] = ()) -> Job:
@@ -171,7 +171,8 @@ def fingerprint_difference(old: Fingerprint, new: Fingerprint) -> str | None:
     )
 
 
-def _read(path: Path) -> str:
+def read_job_file(path: Path) -> str:
+    """The text of a job file. Raises: UserError if it cannot be one."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -235,6 +236,18 @@ def _cross_problems(job: Job) -> Sequence[str]:
         problems.append(
             f"elastic.min_workers = {elastic.min_workers} is above {key} = {job.max_dp}"
         )
+    problems += _node_problems(elastic, key, job.max_dp)
     if not elastic.same_bits:
         problems.append("elastic.same_bits = false is not available in this version; leave it true")
     return problems
+
+
+def _node_problems(elastic: ElasticTable, key: str, max_dp: int) -> Iterator[str]:
+    low, high = elastic.min_nodes, elastic.max_nodes
+    if high is not None and low > high:
+        yield f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}"
+    if low > max_dp:
+        yield (
+            f"elastic.min_nodes = {low} is above {key} = {max_dp}: a node without a worker is of "
+            f"no use; lower the one or raise the other"
+        )

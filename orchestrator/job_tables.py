@@ -171,9 +171,14 @@ class ElasticTable(BaseModel):
     node or a worker a suspect. More than `max_failures` failures without `healthy_steps` steps in
     between end the run. `wait_limit_s` bounds the wait for enough workers. A submitted run goes on
     without its driver for `orphan_after_s`, so that it survives a restart of the head.
+
+    The run uses up to `max_nodes` nodes of the cluster, all of them if it is left out; it waits
+    while there are fewer than `min_nodes`.
     """
 
     model_config = TABLE
+    min_nodes: Degree = 1
+    max_nodes: Degree | None = None
     max_workers: Degree = 4
     min_workers: Degree = 1
     spares: CountOrZero = 0

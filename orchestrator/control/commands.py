@@ -25,6 +25,13 @@ class EndWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseNode:
+    """Leave nothing of the run on this node, so that it can go: its workers have ended."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """Build the mesh of `generation`, restore, and train on from `from_step` + 1."""
 
@@ -82,4 +89,4 @@ class End:
     user_error: bool = False
 
 
-Command = StartWorker | EndWorker | Form | Fence | Drain | Commit | Announce | End
+Command = StartWorker | EndWorker | ReleaseNode | Form | Fence | Drain | Commit | Announce | End

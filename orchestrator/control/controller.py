@@ -8,17 +8,18 @@ for the generation in being, `saving` for checkpoints; `transitions` is how mesh
 from typing import assert_never
 
 from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control import presence, saving, training
+from remesh.orchestrator.control import nodes, presence, saving, training
 from remesh.orchestrator.control.commands import Command
 from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_worker, refill
 from remesh.orchestrator.control.state import State
+from remesh.orchestrator.control.stopping import request_stop
 from remesh.orchestrator.control.timers import expired
 from remesh.orchestrator.control.transitions import (
-    drain,
     end_stopped,
+    enough,
     fence,
     form_or_wait,
     settle_if_parked,
@@ -46,6 +47,7 @@ class Controller:
         turn = Turn(options=self.options, state=self.state, now_s=now_s)
         if self.state.phase not in ENDED:
             _dispatch(turn, event)
+            nodes.settle_nodes(turn)
             refill(turn)
         return turn.commands
 
@@ -61,17 +63,12 @@ def _dispatch(turn: Turn, event: ev.Event) -> None:
     match event:
         case ev.RunStarted():
             _on_run_started(turn)
-        case ev.StopRequested():
-            _on_stop_requested(turn, event)
+        case ev.StopRequested() | ev.NodeJoined() | ev.NodeDraining() | ev.ScaleRequested():
+            _on_wish(turn, event)
         case ev.Tick():
             _on_tick(turn)
         case (
-            ev.NodeJoined()
-            | ev.NodeSilent()
-            | ev.NodeLost()
-            | ev.WorkerReady()
-            | ev.WorkerLost()
-            | ev.WorkerFrozen()
+            ev.NodeSilent() | ev.NodeLost() | ev.WorkerReady() | ev.WorkerLost() | ev.WorkerFrozen()
         ):
             presence.on_presence(turn, event)
         case ev.FilesSaved() | ev.SaveFailed() | ev.CheckpointCommitted() | ev.CommitFailed():
@@ -107,25 +104,26 @@ def _on_run_started(turn: Turn) -> None:
     turn.wait(options.wait_limit_s)
 
 
-def _on_stop_requested(turn: Turn, event: ev.StopRequested) -> None:
-    """The first request saves at the next step boundary, where there is one; a second ends at once.
-
-    A drain that does not save is not joined: the mesh that follows it saves and stops.
-    """
-    state = turn.state
-    again = bool(state.stop_reason)
-    state.stop_reason = state.stop_reason or event.reason
-    if again or state.phase not in (Phase.RUNNING, Phase.DRAINING):
-        end_stopped(turn)
-    elif state.phase is Phase.RUNNING:
-        drain(turn, save=True, reason=f"stopping: {event.reason}")
-    else:
-        turn.wait(turn.timers.drain_s(state.step_s))
+def _on_wish(
+    turn: Turn, event: ev.StopRequested | ev.NodeJoined | ev.NodeDraining | ev.ScaleRequested
+) -> None:
+    """Somebody offers the run something, or takes it away, with time to do it well."""
+    match event:
+        case ev.StopRequested():
+            request_stop(turn, event.reason)
+        case ev.NodeJoined():
+            nodes.on_joined(turn, event)
+        case ev.NodeDraining():
+            nodes.on_draining(turn, event)
+        case ev.ScaleRequested():
+            nodes.on_scale(turn, event)
 
 
 def _on_tick(turn: Turn) -> None:
     state = turn.state
     deadlines = state.deadlines
+    if deadlines.cool_s is not None and deadlines.cool_s <= turn.now_s:
+        nodes.end_quarantines(turn)
     for name in expired(deadlines.starting, turn.now_s):
         why = f"did not start within {turn.timers.start_s:.0f} s"
         if not give_up(turn, state.roster.workers[name], why):
@@ -146,7 +144,7 @@ def _on_phase_over(turn: Turn) -> None:
     state = turn.state
     generation = state.last_generation
     match state.phase:
-        case Phase.WAITING if state.roster.num_idle >= turn.options.min_workers:
+        case Phase.WAITING if enough(turn, state.roster.num_idle):
             form_or_wait(turn)
         case Phase.WAITING:
             limit_s = turn.options.wait_limit_s

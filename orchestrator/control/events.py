@@ -13,12 +13,25 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
-    """A node offers room for `slots` workers. Repeated offers of a known node are ignored."""
+    """A node offers room for `slots` workers. Repeated offers of a known node are ignored.
+
+    `host` is what stays the same when a machine comes back under another name: its address.
+    """
 
     node: str
     slots: int
     domain: str = ""
     head: bool = False
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDraining:
+    """A node is about to leave, at `deadline_s` if that is known: a moment, not a duration."""
+
+    node: str
+    cause: str
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +199,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRequested:
+    """Somebody wants the run to use so many nodes, as far as there are any."""
+
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """The deadline that the controller asked for has passed."""
 
@@ -193,6 +213,7 @@ class Tick:
 Event = (
     RunStarted
     | NodeJoined
+    | NodeDraining
     | NodeSilent
     | NodeLost
     | WorkerReady
@@ -210,5 +231,6 @@ Event = (
     | CommitFailed
     | WorkerErred
     | StopRequested
+    | ScaleRequested
     | Tick
 )

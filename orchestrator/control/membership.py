@@ -1,9 +1,10 @@
 """Who is there: nodes, the workers on them, and who of them makes up a mesh.
 
-Workers are started evenly over the nodes until members and spares are complete or the nodes are
-full; a dead worker's place is filled again on any living node with room. A mesh takes first who
-holds the newest state, then spares, those on a node that has just lost a member last. Ranks are
-dealt in the order (domain, head first, node, worker number).
+Only nodes in use count: spare, leaving, drained and quarantined ones get no workers. Workers are
+started evenly over the nodes until members and spares are complete or the nodes are full; a dead
+worker's place is filled again on any living node with room. A mesh takes first who holds the newest
+state, then spares, those on a node that has just lost a member last. Ranks are dealt in the order
+(domain, head first, node, slot), which is consecutive on a node.
 """
 
 import heapq
@@ -12,45 +13,86 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
+class NodeState(StrEnum):
+    """`SPARE`: more nodes than are wanted. `DRAINED`: left empty, and never used again."""
+
+    SPARE = "spare"
+    USED = "used"
+    LEAVING = "leaving"
+    DRAINED = "drained"
+    QUARANTINED = "quarantined"
+
+
 class WorkerState(StrEnum):
+    """`LEAVING`: in no mesh, and on a node that leaves."""
+
     STARTING = "starting"
     IDLE = "idle"
     MEMBER = "member"
+    LEAVING = "leaving"
     ENDING = "ending"
+
+
+READY = frozenset({WorkerState.IDLE, WorkerState.MEMBER})
 
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """`hurt_in` is the newest generation that lost a member here."""
+    """`hurt_in` is the newest generation that lost a member here.
+
+    `returns`: a leaving node becomes a spare. `until_s` is the moment at which a quarantine ends,
+    or a leaving node is gone, if that is known. Slots from `next_slot` on were never taken, those
+    of `free_slots` (a heap) were left.
+    """
 
     name: str
     slots: int
     domain: str
     head: bool
+    host: str = ""
+    state: NodeState = NodeState.USED
+    returns: bool = False
+    until_s: float | None = None
     num_workers: int = 0
+    num_ready: int = 0
     hurt_in: int = 0
+    next_slot: int = 0
+    free_slots: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """`held` is the (generation, step) whose state the worker held when it was last parked."""
+    """`held` is the (generation, step) whose state the worker held when it was last parked.
+
+    `slot` is its place, and its device's index, on the node. `leaving`: its node leaves.
+    """
 
     name: str
     node: str
     number: int
+    slot: int = 0
     state: WorkerState = WorkerState.STARTING
     pid: int = 0
     held: tuple[int, int] | None = None
+    leaving: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Roster:
-    """Living nodes and workers by name. Names of workers are never used twice."""
+    """Living nodes and workers by name. Names of workers are never used twice.
+
+    `num_slots`, `num_used` and `num_ready_nodes` count nodes in use; ready are those with a warm
+    worker. `spare` and `leaving` name the nodes in that state, longest there first.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     counts: dict[WorkerState, int] = field(default_factory=lambda: dict.fromkeys(WorkerState, 0))
     num_slots: int = 0
+    num_used: int = 0
+    num_ready_nodes: int = 0
+    spare: dict[str, None] = field(default_factory=dict)
+    leaving: dict[str, None] = field(default_factory=dict)
     next_number: int = 0
 
     @property
@@ -67,21 +109,31 @@ class Roster:
 
     def add_node(self, node: Node) -> None:
         self.nodes[node.name] = node
-        self.num_slots += node.slots
+        self._count(node, 1)
+
+    def turn_node(self, node: Node, state: NodeState) -> None:
+        self._count(node, -1)
+        node.state = state
+        self._count(node, 1)
 
     def remove_node(self, name: str) -> list[Worker]:
         """The workers that were lost with the node."""
         node = self.nodes.pop(name)
-        self.num_slots -= node.slots
-        lost = [worker for worker in self.workers.values() if worker.node == name]
+        self._count(node, -1)
+        lost = self.on(name)
         for worker in lost:
             self.remove(worker)
         return lost
 
+    def on(self, node: str) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.node == node]
+
     def start(self, node_name: str) -> Worker:
         node = self.nodes[node_name]
         number = self.next_number
-        worker = Worker(name=f"worker-{number}", node=node_name, number=number)
+        slot = heapq.heappop(node.free_slots) if node.free_slots else node.next_slot
+        node.next_slot = max(node.next_slot, slot + 1)
+        worker = Worker(name=f"worker-{number}", node=node_name, number=number, slot=slot)
         self.next_number += 1
         node.num_workers += 1
         self.workers[worker.name] = worker
@@ -91,25 +143,32 @@ class Roster:
     def move(self, worker: Worker, state: WorkerState) -> None:
         self.counts[worker.state] -= 1
         self.counts[state] += 1
+        self._count_ready(worker, (state in READY) - (worker.state in READY))
         worker.state = state
 
     def remove(self, worker: Worker) -> None:
         del self.workers[worker.name]
         self.counts[worker.state] -= 1
+        self._count_ready(worker, -(worker.state in READY))
         if worker.node in self.nodes:
-            self.nodes[worker.node].num_workers -= 1
+            node = self.nodes[worker.node]
+            node.num_workers -= 1
+            heapq.heappush(node.free_slots, worker.slot)
 
     def places(self, wanted: int) -> list[str]:
         """Nodes for new workers until `wanted` live. One that is being ended still fills a slot."""
-        missing = min(wanted, self.num_slots) - len(self.workers)
+        away = [w for w in self.workers.values() if w.node in self.leaving] if self.leaving else []
+        here = len(self.workers) - len(away)
+        missing = min(wanted, self.num_slots) - here
         missing += self.counts[WorkerState.ENDING]
-        missing = min(missing, self.num_slots - len(self.workers))
+        missing -= sum(worker.state is WorkerState.ENDING for worker in away)
+        missing = min(missing, self.num_slots - here)
         if missing <= 0:
             return []
         free = [
             (node.num_workers, not node.head, node.name, node.slots)
             for node in self.nodes.values()
-            if node.num_workers < node.slots
+            if node.num_workers < node.slots and node.state is NodeState.USED
         ]
         heapq.heapify(free)
         chosen = []
@@ -121,13 +180,12 @@ class Roster:
         return chosen
 
     def choose(
-        self, limit: int, held_step: Callable[[Worker], int], generation: int
+        self, idle: list[Worker], limit: int, held_step: Callable[[Worker], int], generation: int
     ) -> list[Worker]:
-        """At most `limit` idle workers in the order of their ranks to be.
+        """At most `limit` of these workers in the order of their ranks to be.
 
         `held_step` is -1 for a worker without state; `generation` is the one that has just ended.
         """
-        idle = [worker for worker in self.workers.values() if worker.state is WorkerState.IDLE]
         idle.sort(key=lambda worker: (-held_step(worker), worker.number))
         depth: dict[str, int] = {}
         ordered = []
@@ -140,6 +198,30 @@ class Roster:
         chosen = [entry[4] for entry in ordered[:limit]]
         return sorted(chosen, key=self._rank_order)
 
+    def in_state(self, state: WorkerState) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.state is state]
+
     def _rank_order(self, worker: Worker) -> tuple[str, bool, str, int]:
         node = self.nodes[worker.node]
-        return (node.domain, not node.head, node.name, worker.number)
+        return (node.domain, not node.head, node.name, worker.slot)
+
+    def _count(self, node: Node, sign: int) -> None:
+        """Take a node into account in its present state, or out of it."""
+        if node.state is NodeState.USED:
+            self.num_slots += sign * node.slots
+            self.num_used += sign
+            self.num_ready_nodes += sign * (node.num_ready > 0)
+        for state, names in ((NodeState.SPARE, self.spare), (NodeState.LEAVING, self.leaving)):
+            if node.state is state and sign > 0:
+                names[node.name] = None
+            elif node.state is state:
+                del names[node.name]
+
+    def _count_ready(self, worker: Worker, change: int) -> None:
+        node = self.nodes.get(worker.node)
+        if node is None or not change:
+            return
+        before = node.num_ready > 0
+        node.num_ready += change
+        if node.state is NodeState.USED:
+            self.num_ready_nodes += (node.num_ready > 0) - before

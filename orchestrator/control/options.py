@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.records import CheckpointState, FreshState
 
+MANY_NODES = 2**16  # more than there are
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Counts of workers, the budget of failures, the one knob of time, and where training starts.
+    """Counts of workers and nodes, the budget of failures, the knob of time, and where to start.
 
     `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
     `last_generation` is the newest generation that an earlier run of the same job has used:
@@ -18,6 +20,8 @@ class Options:
     max_dp: int
     min_workers: int = 1
     spares: int = 0
+    min_nodes: int = 1
+    max_nodes: int = MANY_NODES
     max_failures: int = 8
     healthy_steps: int = 100
     patience_s: float = 0.5

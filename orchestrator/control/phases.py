@@ -18,20 +18,23 @@ class Phase(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     STOPPED = "stopped"
+    PREEMPTED = "preempted"
 
 
-ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.STOPPED})
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED})
+_CUT_SHORT = frozenset({Phase.FENCING, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED})
 
 MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.WAITING: frozenset({Phase.FORMING}) | ENDED,
-    Phase.FORMING: frozenset({Phase.RESTORING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
-    Phase.RESTORING: frozenset({Phase.RUNNING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
-    Phase.RUNNING: frozenset({Phase.DRAINING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
+    Phase.FORMING: frozenset({Phase.RESTORING}) | _CUT_SHORT,
+    Phase.RESTORING: frozenset({Phase.RUNNING}) | _CUT_SHORT,
+    Phase.RUNNING: frozenset({Phase.DRAINING}) | _CUT_SHORT,
     Phase.DRAINING: frozenset({Phase.FORMING, Phase.WAITING, Phase.FENCING}) | ENDED,
     Phase.FENCING: frozenset({Phase.FORMING, Phase.WAITING}) | ENDED,
     Phase.FINISHED: frozenset(),
     Phase.FAILED: frozenset(),
     Phase.STOPPED: frozenset(),
+    Phase.PREEMPTED: frozenset(),
 }
 
 

@@ -2,10 +2,11 @@
 
 from remesh.orchestrator.control.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.generations import Fault
-from remesh.orchestrator.control.membership import Worker, WorkerState
+from remesh.orchestrator.control.membership import NodeState, Worker, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.transitions import (
     drain,
+    enough,
     form_or_wait,
     leave,
     note_sign,
@@ -62,8 +63,12 @@ def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None)
 
 
 def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> None:
-    """A node is dead, and all its workers with it."""
-    lost = turn.state.roster.remove_node(name)
+    """A node is dead, and all its workers with it. Unless it had said so, its host is suspect."""
+    state = turn.state
+    node = state.roster.nodes[name]
+    if node.state not in (NodeState.LEAVING, NodeState.DRAINED):
+        state.quarantine.note_loss(node.host or name, turn.now_s, turn.options.patience_s)
+    lost = state.roster.remove_node(name)
     names = ", ".join(worker.name for worker in lost)
     text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"
     _after_loss(turn, lost, text, died_at_s)
@@ -75,7 +80,7 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
     text = f"{worker.name} on {worker.node} {why}"
     if worker.state is WorkerState.MEMBER:
         _hurt(turn, worker.node)
-        _count_loss(turn, note_sign(turn, text), text)
+        _count_loss(turn, note_sign(turn, text), [worker], text)
     elif worker.state is WorkerState.STARTING:
         state.budget.count(text, state.step)
     state.roster.move(worker, WorkerState.ENDING)
@@ -87,12 +92,12 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
 
 
 def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
-    state, options = turn.state, turn.options
+    state = turn.state
     if state.phase is Phase.WAITING:
         state.reason = waiting_reason(turn)
-        return size >= options.min_workers
+        return enough(turn, size)
     growing = state.phase is Phase.RUNNING and size > state.roster.num_members
-    return growing and not state.stop_reason and state.step < options.steps
+    return growing and not state.stop_reason and state.step < turn.options.steps
 
 
 def _hurt(turn: Turn, node: str) -> None:
@@ -135,14 +140,18 @@ def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | Non
     fault.lost.update(worker.name for worker in lost)
     fault.lost.update(worker.node for worker in lost)
     if any(worker.state is not WorkerState.ENDING for worker in lost):
-        _count_loss(turn, fault, text)
+        _count_loss(turn, fault, lost, text)
         fault.note_death(died_at_s)
     for worker in lost:
         turn.state.current.drop(worker.name)
 
 
-def _count_loss(turn: Turn, fault: Fault, text: str) -> None:
-    """However many members are lost before the next mesh forms, it is one failure."""
-    if not fault.losses:
+def _count_loss(turn: Turn, fault: Fault, lost: list[Worker], text: str) -> None:
+    """However many members are lost before the next mesh forms, it is one failure.
+
+    A node that leaves earlier than it said is none.
+    """
+    announced = all(worker.leaving for worker in lost)
+    if not fault.losses and not announced:
         turn.state.budget.count(text, turn.state.step)
     fault.losses.append(text)

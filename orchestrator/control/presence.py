@@ -3,26 +3,23 @@
 from typing import assert_never
 
 from remesh.orchestrator.control.events import (
-    NodeJoined,
     NodeLost,
     NodeSilent,
     WorkerFrozen,
     WorkerLost,
     WorkerReady,
 )
-from remesh.orchestrator.control.membership import Node, WorkerState
+from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_node, lose_worker
 from remesh.orchestrator.control.transitions import fence
 from remesh.orchestrator.control.turn import Turn
 
-Presence = NodeJoined | NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
+Presence = NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
 
 
 def on_presence(turn: Turn, event: Presence) -> None:
     match event:
-        case NodeJoined():
-            _on_node_joined(turn, event)
         case NodeSilent():
             _on_node_silent(turn, event)
         case NodeLost():
@@ -35,16 +32,6 @@ def on_presence(turn: Turn, event: Presence) -> None:
             _on_worker_frozen(turn, event)
         case _:
             assert_never(event)
-
-
-def _on_node_joined(turn: Turn, event: NodeJoined) -> None:
-    roster = turn.state.roster
-    if event.node in roster.nodes:
-        return
-    roster.add_node(Node(name=event.node, slots=event.slots, domain=event.domain, head=event.head))
-    if turn.state.started:
-        turn.say(f"node {event.node} joined with room for {event.slots} workers")
-        form_or_grow(turn)
 
 
 def _on_node_silent(turn: Turn, event: NodeSilent) -> None:

@@ -8,6 +8,7 @@ from remesh.orchestrator.control.generations import Fault, Generation
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.membership import Roster
 from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.quarantine import Quarantine
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.timers import Deadlines
 
@@ -16,14 +17,17 @@ from remesh.orchestrator.control.timers import Deadlines
 class State:
     """`step` is the newest step that the run stands on, `last` the record of the newest finished.
 
-    `stop_reason` is empty until somebody asks for a stop; `user_error` is what End says. `fault`
-    is open from the first sign of trouble until the next generation is asked for.
+    `stop_reason` is empty until somebody asks for a stop, or the head is `preempted`; `user_error`
+    is what End says. `fault` is open from the first sign of trouble until the next generation is
+    asked for. `wanted_nodes` is what somebody asked for since the start.
     """
 
     phase: Phase = Phase.WAITING
     reason: str = ""
     started: bool = False
     stop_reason: str = ""
+    preempted: bool = False
+    wanted_nodes: int | None = None
     user_error: bool = False
     step: int = 0
     last: StepRecord | None = None
@@ -32,6 +36,7 @@ class State:
     fault: Fault | None = None
     generations: list[Generation] = field(default_factory=list)
     roster: Roster = field(default_factory=Roster)
+    quarantine: Quarantine = field(default_factory=Quarantine)
     lineage: Lineage = field(default_factory=Lineage)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     budget: Budget = field(default_factory=Budget)

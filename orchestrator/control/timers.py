@@ -74,17 +74,20 @@ class Timers:
 class Deadlines:
     """What the controller waits for, as moments on its clock.
 
-    All starts last equally long, and so do all ends: the first entry is the earliest.
+    All starts last equally long, and so do all ends: the first entry is the earliest. `cool_s` is
+    the moment at which the next quarantine ends.
     """
 
     phase_s: float | None = None
     gather_s: float | None = None
+    cool_s: float | None = None
     starting: dict[str, float] = field(default_factory=dict)
     ending: dict[str, float] = field(default_factory=dict)
 
     def earliest_s(self) -> float | None:
         first = [next(iter(due.values())) for due in (self.starting, self.ending) if due]
-        first += [due_s for due_s in (self.phase_s, self.gather_s) if due_s is not None]
+        moments = (self.phase_s, self.gather_s, self.cool_s)
+        first += [due_s for due_s in moments if due_s is not None]
         return min(first, default=None)
 
     def forget(self, worker: str) -> None:

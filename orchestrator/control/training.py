@@ -14,6 +14,7 @@ from remesh.orchestrator.control.events import (
 )
 from remesh.orchestrator.control.generations import Generation
 from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.nodes import do_without_leavers
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.pool import form_or_grow
 from remesh.orchestrator.control.records import StepRecord
@@ -96,7 +97,7 @@ def _on_parked(turn: Turn, event: WorkerParked) -> None:
     _note_records(turn, event.records)
     worker = state.roster.workers[event.worker]
     if worker.state is WorkerState.MEMBER:
-        state.roster.move(worker, WorkerState.IDLE)
+        state.roster.move(worker, WorkerState.LEAVING if worker.leaving else WorkerState.IDLE)
     worker.held = _held(current, event, worker.held)
     if worker.held is not None and worker.held[0] == current.generation:
         state.step = max(state.step, worker.held[1])
@@ -130,6 +131,7 @@ def _on_running(turn: Turn) -> None:
     elif state.stop_reason:
         drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
     else:
+        do_without_leavers(turn)
         form_or_grow(turn)
 
 

@@ -1,11 +1,14 @@
 """How one mesh ends and the next begins: fence or drain, settle, decide, form."""
 
+from functools import partial
+
 from remesh.orchestrator.control.commands import Drain, Fence, Form
 from remesh.orchestrator.control.generations import Fault, Generation
-from remesh.orchestrator.control.membership import Worker, WorkerState
+from remesh.orchestrator.control.membership import NodeState, Worker, WorkerState
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.records import Member
 from remesh.orchestrator.control.recovery import Decision, decide_restore
+from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
 from remesh.parallel.layout import Layout
 
@@ -69,28 +72,53 @@ def settle_if_parked(turn: Turn) -> None:
     elif not state.current.saving:
         form_or_wait(turn)
     elif saved_step is not None and saved_step >= state.step:
+        _go_on_saved(turn)
+
+
+def _go_on_saved(turn: Turn) -> None:
+    """A drain that saves ends the run, or lets nodes go that alone held the state."""
+    if turn.state.stop_reason:
         end_stopped(turn)
+    else:
+        form_or_wait(turn)
 
 
 def end_stopped(turn: Turn) -> None:
-    saved_step = turn.state.checkpoints.newest_step
+    state = turn.state
+    saved_step = state.checkpoints.newest_step
     saved = "nothing is saved" if saved_step is None else f"saved at step {saved_step}"
-    turn.end(Phase.STOPPED, f"{turn.state.stop_reason}; {saved}")
+    phase = Phase.PREEMPTED if state.preempted else Phase.STOPPED
+    turn.end(phase, f"{state.stop_reason}; {saved}")
 
 
 def form_or_wait(turn: Turn) -> None:
-    """Forms from who is there, or waits for enough workers."""
+    """Forms from who is there, or waits for enough of them."""
     state, options = turn.state, turn.options
-    if state.roster.num_idle >= options.min_workers:
+    if enough(turn, state.roster.num_idle):
         _form(turn)
         return
     turn.move(Phase.WAITING, reason=waiting_reason(turn), within_s=options.wait_limit_s)
-    turn.say(state.reason)
+    turn.say(f"{state.reason}, for at most {options.wait_limit_s:.0f} s")
+
+
+def enough(turn: Turn, num_workers: int) -> bool:
+    """Whether so many workers on the nodes in use make up a mesh."""
+    ready_nodes = turn.state.roster.num_ready_nodes
+    return num_workers >= turn.options.min_workers and ready_nodes >= turn.options.min_nodes
 
 
 def waiting_reason(turn: Turn) -> str:
-    have, need = turn.state.roster.num_idle, turn.options.min_workers
-    return f"waiting for workers: have {have}, need {need}"
+    """What is missing, and who is kept out although it would help."""
+    roster, options = turn.state.roster, turn.options
+    if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
+        text = f"waiting for workers: have {roster.num_idle}, need {options.min_workers}"
+    else:
+        text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
+    if turn.state.deadlines.cool_s is None:
+        return text
+    states = (node.state for node in roster.nodes.values())
+    kept_out = sum(state is NodeState.QUARANTINED for state in states)
+    return f"{text}; {kept_out} in quarantine, as the host was lost before"
 
 
 def over_budget(turn: Turn) -> bool:
@@ -184,20 +212,38 @@ def _why(turn: Turn, names: set[str]) -> str:
 
 
 def _members(turn: Turn) -> tuple[Member, ...]:
-    """The next mesh. State from an abandoned timeline counts as none."""
+    """The next mesh."""
     state = turn.state
-
-    def held_step(worker: Worker) -> int:
-        if worker.held is None or not state.lineage.holds(*worker.held):
-            return -1
-        return worker.held[1]
-
-    chosen = state.roster.choose(turn.options.max_dp, held_step, state.last_generation)
+    held_step = partial(_held_step, state)
+    idle = state.roster.in_state(WorkerState.IDLE)
+    idle += last_holders(turn)
+    chosen = state.roster.choose(idle, turn.options.max_dp, held_step, state.last_generation)
     steps = [held_step(worker) for worker in chosen]
     return tuple(
         Member(worker=worker.name, node=worker.node, rank=rank, at_step=None if step < 0 else step)
         for rank, (worker, step) in enumerate(zip(chosen, steps, strict=True))
     )
+
+
+def last_holders(turn: Turn) -> list[Worker]:
+    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it."""
+    state = turn.state
+    leaving = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
+    if not leaving:
+        return []
+    held_step = partial(_held_step, state)
+    elsewhere = map(held_step, state.roster.in_state(WorkerState.IDLE))
+    saved_step = state.checkpoints.newest_step
+    known = max(elsewhere, default=-1)
+    known = known if saved_step is None else max(known, saved_step)
+    return [worker for worker in leaving if held_step(worker) > known]
+
+
+def _held_step(state: State, worker: Worker) -> int:
+    """-1 for none. State from an abandoned timeline counts as none."""
+    if worker.held is None or not state.lineage.holds(*worker.held):
+        return -1
+    return worker.held[1]
 
 
 def reachable(turn: Turn) -> tuple[str, ...]:

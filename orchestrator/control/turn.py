@@ -39,6 +39,7 @@ class Turn:
         self.state.user_error = user_error
         self.move(phase, reason=reason, within_s=None)
         self.state.deadlines.gather_s = None
+        self.state.deadlines.cool_s = None
         self.state.deadlines.starting.clear()
         self.state.deadlines.ending.clear()
         self.do(End(status=phase.value, reason=reason, user_error=user_error))

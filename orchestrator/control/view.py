@@ -13,10 +13,11 @@ from remesh.parallel.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """`rank` is None outside of a mesh."""
+    """`rank` is None outside of a mesh; `slot` is the index of its device on the node."""
 
     worker: str
     node: str
+    slot: int
     pid: int
     state: str
     rank: int | None
@@ -25,6 +26,7 @@ class WorkerView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     node: str
+    state: str
     slots: int
     workers: int
     domain: str
@@ -67,6 +69,7 @@ def view_of(options: Options, state: State) -> View:
         nodes=tuple(
             NodeView(
                 node=node.name,
+                state=node.state.value,
                 slots=node.slots,
                 workers=node.num_workers,
                 domain=node.domain,
@@ -88,6 +91,7 @@ def _workers(state: State) -> tuple[WorkerView, ...]:
         WorkerView(
             worker=worker.name,
             node=worker.node,
+            slot=worker.slot,
             pid=worker.pid,
             state=worker.state.value,
             rank=ranks.get(worker.name) if worker.state is WorkerState.MEMBER else None,

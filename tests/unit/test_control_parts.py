@@ -125,7 +125,7 @@ def test_a_worker_that_is_being_ended_still_fills_its_slot():
 def test_ranks_go_by_node_with_the_head_first():
     found = roster(("b", 2), ("head", 2))
     start_all(found, 4)
-    chosen = found.choose(4, lambda _: -1, 0)
+    chosen = found.choose(found.in_state(WorkerState.IDLE), 4, lambda _: -1, 0)
     assert [worker.node for worker in chosen] == ["head", "head", "b", "b"]
 
 
@@ -134,7 +134,8 @@ def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
     start_all(found, 6)
     held = {"worker-0": 7, "worker-1": 7}
     found.nodes["head"].hurt_in = 3
-    chosen = found.choose(4, lambda worker: held.get(worker.name, -1), 3)
+    idle = found.in_state(WorkerState.IDLE)
+    chosen = found.choose(idle, 4, lambda worker: held.get(worker.name, -1), 3)
     assert {worker.name for worker in chosen} == {"worker-0", "worker-1", "worker-3", "worker-5"}
 
 
