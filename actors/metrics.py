@@ -165,14 +165,14 @@ TABLE = table(
     Row(
         name="remesh_workers",
         kind="gauge",
-        help="Workers by state: starting, idle (a spare), member of the mesh, ending.",
+        help="Workers by state: starting, idle, member of the mesh, leaving, ending.",
         labels=("state",),
         samples=Picture.worker_states,
     ),
     Row(
         name="remesh_nodes",
         kind="gauge",
-        help="Living nodes: training (with a rank of the mesh) or idle.",
+        help="Living nodes by state: used, spare, leaving, drained, quarantined.",
         labels=("state",),
         samples=Picture.node_states,
     ),

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.membership import NodeState, WorkerState
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.control.view import View
 from remesh.parallel.layout import Layout
 
 AXES = tuple(asdict(Layout()))
-NODE_STATES = ("training", "idle")
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
 
@@ -51,9 +50,8 @@ class Picture:
         return _counts(states, (worker.state for worker in self.view.workers))
 
     def node_states(self) -> Samples:
-        training = {worker.node for worker in self.view.workers if worker.rank is not None}
-        nodes = ("training" if n.node in training else "idle" for n in self.view.nodes)
-        return _counts(NODE_STATES, nodes)
+        states = (state.value for state in NodeState)
+        return _counts(states, (node.state for node in self.view.nodes))
 
 
 def _counts(states: Iterable[str], present: Iterable[str]) -> Samples:

@@ -12,9 +12,9 @@ import yaml
 from needed import program
 
 from remesh.actors.metrics import TABLE
-from remesh.actors.picture import AXES, NODE_STATES
+from remesh.actors.picture import AXES
 from remesh.orchestrator.control.goodput import PHASES, REASONS
-from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.membership import NodeState, WorkerState
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.tally import PARTS, Cause
 
@@ -29,7 +29,7 @@ LABELS = {
     for name in row.series
 } | {"up": {"instance", "job"}}
 VALUES = {
-    "state": {*Phase, *WorkerState, *NODE_STATES},
+    "state": {*Phase, *WorkerState, *NodeState},
     "axis": set(AXES),
     "phase": set(PHASES),
     "reason": set(REASONS),

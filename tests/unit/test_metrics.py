@@ -85,7 +85,7 @@ def test_a_running_mesh_is_shown_as_it_is():
     assert shown["remesh_tokens_total",] == 100
     assert shown["remesh_step_duration_seconds_count",] == 10
     assert shown["remesh_workers", "member"] == 4
-    assert shown["remesh_nodes", "training"] == 2
+    assert shown["remesh_nodes", "used"] == 2
 
 
 def test_what_is_gone_has_no_series():
@@ -96,8 +96,22 @@ def test_what_is_gone_has_no_series():
     ]
     assert not [key for key in shown if "b" in key[1:]]
     assert shown["remesh_world_size",] == shown["remesh_mesh_degree", "dp"] == 2
-    assert (shown["remesh_nodes", "training"], shown["remesh_nodes", "idle"]) == (1, 0)
+    assert (shown["remesh_nodes", "used"], shown["remesh_nodes", "leaving"]) == (1, 0)
     assert shown["remesh_workers", "member"] == 2
+
+
+def test_a_node_that_drains_is_shown_as_leaving_and_counts_as_no_failure():
+    drive = tallied(10)
+    drive.do(ev.NodeDraining(node="b", cause="preempted"))
+    assert series(drive)["remesh_nodes", "leaving"] == 1
+    drive.all(ev.WorkerParked, at_step=10, drained=True)
+    drive.train(12)
+    shown = series(drive)
+    assert shown["remesh_world_size",] == 2
+    assert shown["remesh_unproductive_seconds_total", "resize"] > 0
+    assert shown["remesh_unproductive_seconds_total", "recovery"] == 0
+    assert sum(v for (name, *_), v in shown.items() if name == "remesh_failures_total") == 0
+    assert shown["remesh_recoveries_total",] == 0
 
 
 def test_without_a_mesh_there_are_no_ranks_and_no_degrees():
