@@ -62,3 +62,30 @@ def through_everything():
     drive.save(20)
     drive.commit(20)
     return drive
+
+
+def flat(tally):
+    """Every number that must never go back."""
+    goodput, saves = tally.goodput, tally.saves
+    return [
+        tally.starts,
+        tally.steps,
+        tally.tokens,
+        tally.skipped_steps,
+        tally.lost_steps,
+        tally.recoveries,
+        goodput.productive_s,
+        saves.failed,
+        tally.step_s.sum_s,
+        saves.took_s.sum_s,
+        *tally.step_s.counts,
+        *saves.took_s.counts,
+        *tally.failures.values(),
+        *tally.recovery_s.values(),
+        *goodput.unproductive_s.values(),
+        *goodput.phase_s.values(),
+    ]
+
+
+def dealt_s(tally):
+    return tally.goodput.productive_s + sum(tally.goodput.unproductive_s.values())

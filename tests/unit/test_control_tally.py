@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from control_drive import records
-from tallied_drive import TalliedDrive, tallied, through_everything
+from tallied_drive import TalliedDrive, dealt_s, flat, tallied, through_everything
 
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control import journal
@@ -13,33 +13,6 @@ from remesh.orchestrator.control.durations import histogram
 from remesh.orchestrator.control.goodput import REASONS
 from remesh.orchestrator.control.records import CheckpointState
 from remesh.orchestrator.control.tally import Frontier, Tally
-
-
-def flat(tally):
-    """Every number that must never go back."""
-    goodput, saves = tally.goodput, tally.saves
-    return [
-        tally.starts,
-        tally.steps,
-        tally.tokens,
-        tally.skipped_steps,
-        tally.lost_steps,
-        tally.recoveries,
-        goodput.productive_s,
-        saves.failed,
-        tally.step_s.sum_s,
-        saves.took_s.sum_s,
-        *tally.step_s.counts,
-        *saves.took_s.counts,
-        *tally.failures.values(),
-        *tally.recovery_s.values(),
-        *goodput.unproductive_s.values(),
-        *goodput.phase_s.values(),
-    ]
-
-
-def dealt_s(tally):
-    return tally.goodput.productive_s + sum(tally.goodput.unproductive_s.values())
 
 
 def test_tokens_follow_the_trained_position_and_lost_steps_are_counted_apart():
