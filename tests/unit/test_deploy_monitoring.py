@@ -27,7 +27,7 @@ LABELS = {
     name: {"run", "instance", "job", *row.labels, *({"le"} if row.kind == "histogram" else ())}
     for row in TABLE
     for name in row.series
-} | {"up": {"instance", "job"}}
+}
 VALUES = {
     "state": {*Phase, *WorkerState, *NodeState},
     "axis": set(AXES),
