@@ -28,6 +28,7 @@ from remesh.actors.run_metrics import RunMetrics, replayed
 from remesh.actors.run_view import RunView
 from remesh.actors.status_server import StatusServer
 from remesh.actors.watch import Watch
+from remesh.actors.wishes import Wishes
 from remesh.orchestrator.control.commands import (
     Announce,
     Command,
@@ -224,7 +225,10 @@ class ControllerActor:
 
     def _serve(self) -> StatusServer:
         token = secrets.token_hex(16)
-        server = StatusServer({"/status": self._view.status, **self._metrics.answers()}, token)
+        answers = {"/status": self._view.status, **self._metrics.answers()}
+        wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
+        actions = {"/scale": wishes.scale, "/drain": wishes.drain}
+        server = StatusServer(answers, token, actions=actions)
         self._metrics.also_at(f"{server.host}:{server.port}")
         self._folder.publish(
             Contact(

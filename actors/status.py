@@ -1,9 +1,10 @@
 """A run seen from another shell: from its live controller, else from its journal."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.contact import ask
+from remesh.actors.contact import ask, tell
 from remesh.actors.journal_files import Journal, read_journals
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import status_of
@@ -20,6 +21,14 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
     """What was decided and why, oldest first, over all starts of the run. Raises as read_status."""
     return [entry for journal in _journals(run_dir) for entry in journal.announcements()]
+
+
+def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
+    """What the live controller answers to a wish. Raises: UserError, UnreachableError."""
+    contact = RunFolder(run_dir).contact()
+    if contact is None:
+        raise UserError(f"{run_dir}: no run is alive here; start it with: remesh run JOB")
+    return tell(contact, path, wish)
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""The commands that change which nodes a live run uses."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SCALE_EXAMPLES = """\b
+Examples:
+remesh scale examples/tiny.toml --nodes 1
+remesh scale runs/tiny --nodes 3
+"""
+DRAIN_EXAMPLES = """\b
+Examples:
+remesh drain 127.0.0.3
+remesh drain 127.0.0.3-1f2e3d --run runs/tiny
+"""
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(epilog=SCALE_EXAMPLES)
+def scale(
+    target: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR|JOB", help="A run's folder or its job file.")
+    ],
+    *,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the run is to use.")],
+) -> int:
+    """Have a live run use more nodes or fewer, within elastic.min_nodes and elastic.max_nodes.
+
+    Whole nodes leave at a step boundary, the newest first and the head last.
+    """
+    return _wish(target, "/scale", {"nodes": nodes})
+
+
+@app.command(epilog=DRAIN_EXAMPLES)
+def drain(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name or its address.")],
+    *,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN_DIR|JOB", help="The run that is to leave it [default: newest]."),
+    ] = None,
+) -> int:
+    """Have a live run leave a node at the next step boundary, so that it can be taken away."""
+    return _wish(run, "/drain", {"node": node})
+
+
+def _wish(target: Path | None, path: str, wish: dict[str, int | str]) -> int:
+    from remesh.actors.status import tell_run  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.status import run_dir_of  # noqa: PLC0415
+
+    typer.echo(tell_run(run_dir_of(target), path, wish))
+    return 0
