@@ -59,7 +59,7 @@ def hosts(why_no_hosts):
     hosts.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def namespaces(why_no_hosts):
     """For a test that sessions in the place of hosts do not serve."""
     if why_no_hosts:

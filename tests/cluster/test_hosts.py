@@ -16,7 +16,7 @@ from remesh.actors.processes import look, processes
 
 EARLY = 10
 AFTER = 5
-TRAINS_LIMIT_S = 60
+TRAINS_LIMIT_S = 120
 GONE_LIMIT_S = 2.0
 MANY_STEPS = 5000
 PATIENCE_S = 0.2
