@@ -8,6 +8,7 @@ from remesh.orchestrator.control.events import (
     CheckpointCommitted,
     CommitFailed,
     Event,
+    NodeDraining,
     NodeJoined,
     NodeLost,
     NodeSilent,
@@ -28,12 +29,17 @@ LAST_WORDS = 0.5
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A node. `cut_off` hosts live on, unheard."""
+    """A node. `cut_off` hosts live on, unheard; `draining` ones go once they are let go.
+
+    `address` is that of the node whose place it has taken, if it has.
+    """
 
     name: str
     slots: int
+    address: str
     alive: bool = True
     cut_off: bool = False
+    draining: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,12 +60,12 @@ class Cluster:
     ended: bool = False
     stopping: bool = False
 
-    def join(self) -> None:
-        """A further node offers its slots."""
-        host = Host(name=f"node-{len(self.hosts)}", slots=self.world.settings.slots)
-        self.hosts[host.name] = host
-        event = NodeJoined(node=host.name, slots=host.slots, head=host.name == HEAD)
-        self.post(host.name, event)
+    def join(self, address: str | None = None) -> None:
+        """A further node offers its slots, or one that was there comes back under another name."""
+        name = f"node-{len(self.hosts)}"
+        host = Host(name=name, slots=self.world.settings.slots, address=address or name)
+        self.hosts[name] = host
+        self._offer(host)
 
     def post(self, node: str, event: Event) -> None:
         """An event on its way from a node to the controller."""
@@ -78,6 +84,8 @@ class Cluster:
                 self._to_node(command.node, lambda: self._start(command))
             case cmd.EndWorker():
                 self._to_node(command.node, lambda: self._end(command))
+            case cmd.ReleaseNode():
+                self._to_node(command.node, lambda: self._release(command))
             case cmd.Form():
                 self._form(command)
             case cmd.Fence() | cmd.Drain():
@@ -107,6 +115,13 @@ class Cluster:
             self._die(process)
         self._watch(host)
 
+    def drain(self, host: Host, for_s: float) -> None:
+        """A node is to leave, and is gone by then whatever still runs there."""
+        host.draining = True
+        now_s = self.world.agenda.now_s
+        self.tell(NodeDraining(node=host.name, cause="Ray drains it", deadline_s=now_s + for_s))
+        self.world.agenda.after(for_s, lambda: self._gone(host))
+
     def cut(self, host: Host, for_s: float) -> None:
         """A node is unreachable for a while. Its processes live on, at most for their lease."""
         host.cut_off = True
@@ -122,6 +137,24 @@ class Cluster:
         self.world.agenda.after(for_s, lambda: self._thaw(process))
         silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
         self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
+
+    def _offer(self, host: Host) -> None:
+        event = NodeJoined(
+            node=host.name, slots=host.slots, head=host.name == HEAD, host=host.address
+        )
+        self.post(host.name, event)
+
+    def _release(self, command: cmd.ReleaseNode) -> None:
+        """Whatever is left there ends, and a node that drains can go."""
+        host = self.hosts[command.node]
+        for process in self._on(host):
+            self._die(process)
+        if host.draining:
+            self.world.agenda.after(self.world.between(0.0, 1.0), lambda: self._gone(host))
+
+    def _gone(self, host: Host) -> None:
+        if host.alive:
+            self.kill_host(host)
 
     def _on(self, host: Host) -> list[Process]:
         return [process for process in self.processes.values() if process.node == host.name]
@@ -164,7 +197,7 @@ class Cluster:
         """A node that was given up starts over: none of its old processes may go on."""
         for process in self._on(host):
             self._die(process)
-        self.post(host.name, NodeJoined(node=host.name, slots=host.slots))
+        self._offer(host)
 
     def _end_lease(self, host: Host) -> None:
         if host.cut_off:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
-from remesh.orchestrator.control.events import StopRequested
+from remesh.orchestrator.control.events import ScaleRequested, StopRequested
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
 from remesh.orchestrator.sim.process import Process
 from remesh.orchestrator.sim.world import World
@@ -17,6 +18,10 @@ WEIGHTS = {
     "blink": 2,
     "cut off": 3,
     "join": 3,
+    "drain": 3,
+    "short notice": 1,
+    "scale": 3,
+    "flap": 2,
     "corrupt checkpoint": 1,
     "bad copies": 1,
     "kill all": 1,
@@ -62,6 +67,23 @@ def strike(fault: Fault, cluster: Cluster) -> None:
 def _kill_node(cluster: Cluster) -> None:
     for host in _other_hosts(cluster)[:1]:
         cluster.kill_host(host)
+
+
+def _drain(cluster: Cluster, for_s: float) -> None:
+    for host in _other_hosts(cluster)[:1]:
+        cluster.drain(host, for_s)
+
+
+def _scale(cluster: Cluster) -> None:
+    cluster.tell(ScaleRequested(nodes=cluster.world.chance.randint(1, 3)))
+
+
+def _flap(cluster: Cluster) -> None:
+    """A node dies and is soon back, under another name."""
+    for host in _other_hosts(cluster)[:1]:
+        cluster.kill_host(host)
+        delay_s = cluster.world.between(0.5, 4.0)
+        cluster.world.agenda.after(delay_s, partial(cluster.join, host.address))
 
 
 def _cut_off(cluster: Cluster) -> None:
@@ -141,6 +163,10 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "blink": _blink,
     "cut off": _cut_off,
     "join": Cluster.join,
+    "drain": lambda cluster: _drain(cluster, 30.0),
+    "short notice": lambda cluster: _drain(cluster, 0.2),
+    "scale": _scale,
+    "flap": _flap,
     "corrupt checkpoint": _corrupt_checkpoint,
     "bad copies": _bad_copies,
     "stop": _stop,

@@ -14,7 +14,7 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
 )
 from remesh.orchestrator.control.ledger import Ledger, Span
-from remesh.orchestrator.control.membership import WorkerState
+from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 
@@ -81,6 +81,10 @@ class Invariants:
         match command:
             case cmd.StartWorker() | cmd.EndWorker():
                 self._check_alive(command, [command.node])
+            case cmd.ReleaseNode():
+                self._check_alive(command, [command.node])
+                if self.controller.state.roster.on(command.node):
+                    raise InvariantError(f"{command} with workers there")
             case cmd.Fence() | cmd.Drain():
                 self._check_alive(command, command.workers)
             case cmd.Form():
@@ -116,6 +120,16 @@ class Invariants:
         if not self.dead.isdisjoint(names):
             raise InvariantError(f"{command} goes to the dead: {self.dead & set(names)}")
 
+    def _check_nodes(self) -> None:
+        roster = self.controller.state.roster
+        used = [node for node in roster.nodes.values() if node.state is NodeState.USED]
+        ready = {w.node for w in roster.workers.values() if w.state in READY}
+        counted = (len(used), sum(node.slots for node in used), sum(n.name in ready for n in used))
+        if counted != (roster.num_used, roster.num_slots, roster.num_ready_nodes):
+            raise InvariantError(f"counted {counted} nodes, slots and ready nodes, not {roster}")
+        if len(used) > self.controller.options.max_nodes:
+            raise InvariantError("more nodes are in use than may be")
+
     def _check_state(self) -> None:
         state = self.controller.state
         counts = dict.fromkeys(WorkerState, 0)
@@ -125,6 +139,7 @@ class Invariants:
             raise InvariantError(f"counted {counts}, the roster says {state.roster.counts}")
         if any(node.num_workers > node.slots for node in state.roster.nodes.values()):
             raise InvariantError("a node holds more workers than it has slots")
+        self._check_nodes()
         if state.phase in ENDED:
             return
         if state.started and self.controller.next_deadline_s() is None:

@@ -1,5 +1,7 @@
 """Whole clusters in one thread: many seeds with faults, and a few exact scenes."""
 
+import re
+
 import pytest
 
 from remesh.orchestrator.control.commands import Commit, Form, StartWorker
@@ -50,6 +52,28 @@ def test_recovers_soon_from_a_death_amid_a_step(kind, limit_s, seed):
     for life in after:
         assert life.recovery_s < limit_s
         assert life.lost_steps <= 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", ["join", "drain", "scale"])
+def test_nodes_that_come_and_go_as_announced_cost_no_step(kind, seed):
+    outcome = scene((kind, 2.0), seed=seed)
+    assert outcome.status == "finished"
+    assert all(life.lost_steps == 0 and life.recovery_s is None for life in outcome.generations)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drain_ends_within_seconds_of_its_announcement(seed):
+    outcome = scene(("drain", 2.0), seed=seed)
+    story = "\n".join(outcome.trace)
+    began_s, ended_s = (moment_of(word, story) for word in ("NodeDraining(", "ReleaseNode("))
+    assert ended_s - began_s < 3.0
+
+
+def moment_of(word, story):
+    """When the event was handled that this word stands in, or below."""
+    before = story[: story.index(word)]
+    return float(re.findall(r"^ *(\d+\.\d+) ", before, re.MULTILINE)[-1])
 
 
 @pytest.mark.parametrize("seed", range(5))

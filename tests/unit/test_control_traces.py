@@ -83,8 +83,11 @@ class Line:
 
 
 def joined(line):
-    slots = int(line.options["slots"])
-    return [ev.NodeJoined(node=name, slots=slots, head=name == "head") for name in line.names]
+    slots, host = int(line.options["slots"]), line.options.get("host", "")
+    return [
+        ev.NodeJoined(node=name, slots=slots, head=name == "head", host=host)
+        for name in line.names
+    ]
 
 
 def ready(line):
@@ -123,6 +126,8 @@ KINDS = {
     "tick": lambda _: [ev.Tick()],
     "stop": lambda _: [ev.StopRequested(reason="stopped by the user")],
     "joined": joined,
+    "draining": lambda line: line.nodes(ev.NodeDraining, cause="Ray drains it"),
+    "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
     "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
     "ready": ready,
@@ -171,6 +176,7 @@ def drain(command):
 ANSWERS = {
     cmd.StartWorker: lambda c: f"start {c.worker} on {c.node}",
     cmd.EndWorker: lambda c: f"end {c.worker} on {c.node}: {c.reason}",
+    cmd.ReleaseNode: lambda c: f"release {c.node}",
     cmd.Form: form,
     cmd.Fence: fence,
     cmd.Drain: drain,
