@@ -38,18 +38,22 @@ class RunRequest:
 
 
 def run_job(request: RunRequest) -> int:
-    """The exit code of a run, once it has ended."""
+    """The exit code of the run that a command asks for."""
     job = load_job(request.job, request.overrides)
-    options = run_options(request, job)
+    return train(job, run_options(request, job), request.report)
+
+
+def train(job: Job, options: RunOptions, report: Path | None = None) -> int:
+    """The exit code of a run, once it has ended."""
     with closing(open_display(Console())) as display:
         _introduce(job, options, display)
-        if request.report is not None:
-            _prepare_report(request.report)
+        if report is not None:
+            _prepare_report(report)
         ensure_dataset(job, display.note)
         from remesh.actors.submit import start_run  # noqa: PLC0415 - loads ray: 1 s
 
         with closing(start_run(job, options)) as run, Interrupts() as wish:
-            return follow(run, display, wish, request.report)
+            return follow(run, display, wish, report)
 
 
 def run_options(request: RunRequest, job: Job) -> RunOptions:

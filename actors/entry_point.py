@@ -1,0 +1,34 @@
+"""How a submitted job becomes a driver on the head, and what it knows of itself there."""
+
+import json
+import os
+
+from remesh.orchestrator.errors import RemeshError
+from remesh.orchestrator.submission import Submission, read_metadata
+
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the process of a job, by that name
+
+# A shell line, for Ray runs it as one. The first `python` on the head's PATH need not be the one
+# that Ray and Remesh are installed for: the raylet, which started the shell's parent, names that.
+ENTRY_POINT = (
+    r"raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status); "
+    r"own=$(tr '\0' '\n' < /proc/$raylet/cmdline | "
+    r"sed -n 's/^--python_worker_command=\([^ ]*\) .*/\1/p'); "
+    r'for python in "$REMESH_PYTHON" "$own" python3 python; do '
+    r'"$python" -c "import remesh" 2>/dev/null && exec "$python" -m remesh.cli drive; done; '
+    r"echo 'remesh: Remesh is not installed on the head; install it in the environment of Ray "
+    r"there, or name its interpreter in REMESH_PYTHON' >&2; exit 2"
+)
+
+
+def own_submission() -> Submission:
+    """What this process is to drive, from what Ray tells the process of a job.
+
+    The environment that the job server gave the driver is dropped: workers need none of their own.
+    """
+    config = json.loads(os.environ.get(JOB_CONFIG, "{}"))
+    submission = read_metadata(config.get("metadata"))
+    if submission is None:
+        raise RemeshError("this is how a submitted job runs on the cluster; use: remesh submit JOB")
+    os.environ[JOB_CONFIG] = json.dumps({**config, "runtime_env": {}})
+    return submission
