@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # place.py is no package
 
 import hosts as real_hosts
+from local_hosts import LocalHosts
 from place import SHORT, Place
 
 from remesh.actors.local_cluster import LocalCluster
@@ -54,7 +55,7 @@ def why_no_hosts():
 @pytest.fixture(scope="module")
 def hosts(why_no_hosts):
     """Two hosts or more, which a test asks for with `stand`, or else sessions in their place."""
-    hosts = (real_hosts.LocalHosts if why_no_hosts else real_hosts.Hosts).start(2)
+    hosts = (LocalHosts if why_no_hosts else real_hosts.Hosts).start(2)
     yield hosts
     hosts.close()
 

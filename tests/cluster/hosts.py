@@ -22,7 +22,7 @@ from pathlib import Path
 
 from place import until
 
-from remesh.actors.local_cluster import HEALTH, OBJECT_STORE_BYTES, LocalCluster
+from remesh.actors.local_cluster import HEALTH, OBJECT_STORE_BYTES
 from remesh.actors.processes import kill, look, processes
 
 PORT = 6379
@@ -132,6 +132,15 @@ class Hosts:
     def heal(self, host):
         self._ip(self.switch, f"link set {host.name} up")
 
+    def slow(self, rate):
+        """Let the links to the present hosts carry no more than this, where the kernel can."""
+        for host in self.up:
+            self._tc(host, "replace", "tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+
+    def fast(self):
+        for host in self.up:
+            self._tc(host, "del")
+
     def drain(self, host):
         """Ask its `ray start --block` to end, as a platform does that takes the host away."""
         os.kill(host.init, signal.SIGTERM)
@@ -210,59 +219,15 @@ class Hosts:
         sockets = {inode for pid in self.workers(host) for inode in _sockets(pid)}
         return {address for address, _, inode in _listeners(host.holder) if inode in sockets}
 
+    def _tc(self, host, verb, *limit):
+        entered = ["nsenter", f"--net=/proc/{self.switch}/ns/net"]
+        command = [*entered, "tc", "qdisc", verb, "dev", host.name, "root", *limit]
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+
     def _head_listens(self):
         head = self.hosts[0]
         assert look(head.node), (head.folder / "log").read_text()
         return PORT in {port for _, port, _ in _listeners(head.holder)}
-
-
-class LocalHosts:
-    """The same for those who may not make namespaces: a session of processes is a host."""
-
-    def __init__(self, cluster):
-        self._cluster = cluster
-
-    @classmethod
-    def start(cls, num):
-        return cls(LocalCluster.start(nodes=num, workers_per_node=1))
-
-    @property
-    def address(self):
-        return self._cluster.address
-
-    @property
-    def up(self):
-        return [session for session in self._cluster.sessions if look(session)]
-
-    def environment(self):
-        return self._cluster.environment()
-
-    def prefix(self, folder):  # noqa: ARG002 - it runs where it is started
-        return []
-
-    def stand(self, num):
-        for session in self.up[num:]:
-            self.drain(session)
-            until(lambda session=session: not look(session), READY_LIMIT_S, "it leaves")
-        for _ in range(num - len(self.up)):
-            self.join()
-
-    def join(self):
-        return self._cluster.add_node(num_cpus=1)
-
-    def crash(self, session):
-        for process in list(processes()):
-            if process.session == session:
-                kill(process.pid)
-
-    def worker_listeners(self):
-        return {}
-
-    def drain(self, session):
-        os.kill(session, signal.SIGTERM)
-
-    def close(self):
-        self._cluster.close()
 
 
 def why_not():
