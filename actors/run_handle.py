@@ -18,10 +18,15 @@ ANSWER_LIMIT_S = 30.0
 class Run:
     """A started run, as its driver holds it."""
 
-    def __init__(self, controller: Any, held: ExitStack) -> None:
-        """`held` is what the run needs for as long as it is driven, a cluster of its own too."""
+    def __init__(self, controller: Any, held: ExitStack, *, outlives: bool = False) -> None:
+        """`held` is what the run needs for as long as it is driven, a cluster of its own too.
+
+        A run that `outlives` its driver is left alone when its controller does not answer.
+        """
         self._controller = controller
         self._held = held
+        self._outlives = outlives
+        self._lost = False
         self._seen = 0
 
     def poll(self) -> RunStatus:
@@ -41,6 +46,9 @@ class Run:
         """End the controller and all that it started, and let go of the rest."""
         import ray  # noqa: PLC0415
 
+        if self._outlives and self._lost:
+            self._held.pop_all()  # the next driver finds the run as it is
+            return
         with self._held:
             with suppress(UnreachableError):
                 self._ask("end")
@@ -55,6 +63,7 @@ class Run:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
+            self._lost = True
             raise UnreachableError(
                 f"the run's controller does not answer ({type(error).__name__}); "
                 f"the same command resumes at the last checkpoint"

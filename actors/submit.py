@@ -45,7 +45,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         spec = _spec(job, options, folder, fingerprint)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, checkpoints, folder))
-        return Run(controller, held.pop_all())
+        return Run(controller, held.pop_all(), outlives=bool(options.submission))
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
@@ -63,7 +63,7 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
             return None
         held.push(connected.pop_all())
         held.callback(folder.withdraw, contact.run)
-        return Run(controller, held.pop_all())
+        return Run(controller, held.pop_all(), outlives=True)
 
 
 def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint) -> RunSpec:
