@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.processes import kill
 from remesh.actors.stamps import Field, Stamps, folder_of
@@ -31,6 +32,7 @@ class Agent:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._workers: dict[str, Stamps] = {}
         self._ended = threading.Event()
+        self._life = Life()
 
     def live(self) -> None:
         """Beat until ended, or until the lease on the controller lapses; leave nothing behind."""
@@ -38,6 +40,9 @@ class Agent:
             self._beat()
         finally:
             self._leave()
+
+    def outlive(self) -> None:
+        self._life.outlive()
 
     def kill(self, worker: str) -> None:
         """SIGKILL this worker's process, which stops a frozen one too."""

@@ -53,26 +53,25 @@ def disconnect(cluster: LocalCluster | None) -> None:
 
 
 def start_controller(spec: RunSpec, options: Options) -> Any:
-    """The run's controller, named and detached, on the head node."""
+    """The run's controller, named and detached, on the head node; Ray restarts it if it dies."""
     import ray  # noqa: PLC0415
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
     from remesh.actors.controller import ControllerActor  # noqa: PLC0415
 
-    controller = (
+    return (
         ray.remote(concurrency_groups=CONTROLLER_THREADS)(ControllerActor)
         .options(
             name=spec.controller,
             namespace=NAMESPACE,
             lifetime="detached",
-            max_restarts=0,
+            max_restarts=-1,
+            max_task_retries=-1,  # what it was told while it died is told again
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(_head_node(), soft=False),
         )
         .remote(spec, options)
     )
-    controller.live.remote()
-    return controller
 
 
 def find_controller(run: str) -> Any | None:

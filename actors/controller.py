@@ -1,13 +1,12 @@
 """ControllerActor: a clock, an inbox and a journal around the pure machine of orchestrator.control.
 
-One thread handles events, in the order of the inbox: each is journalled, handled, and the commands
-are carried out by calls that do not wait. What must wait (the commit of a checkpoint) runs in a
-thread of its own and comes back as an event. Tensors and batches never pass through here.
+One thread handles events, in the order of the inbox: each is journalled as it arrives, then
+handled, and the commands are carried out by calls that do not wait. What must wait (the commit of a
+checkpoint) runs in a thread of its own and comes back as an event. Tensors and batches never pass
+through here.
 """
 
 import os
-import queue
-import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,13 +19,14 @@ import ray
 from remesh.actors.commits import commit_checkpoint
 from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
-from remesh.actors.journal_files import JournalWriter, read_journals
-from remesh.actors.orders import FormOrder, RunSpec
+from remesh.actors.inbox import Inbox
+from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
 from remesh.actors.pool import Pool
 from remesh.actors.run_folder import RunFolder
-from remesh.actors.run_metrics import RunMetrics, replayed
+from remesh.actors.run_metrics import RunMetrics
 from remesh.actors.run_view import RunView
 from remesh.actors.status_server import StatusServer
+from remesh.actors.takeover import begin, open_server
 from remesh.actors.watch import Watch
 from remesh.actors.wishes import Wishes
 from remesh.orchestrator.control.commands import (
@@ -41,17 +41,16 @@ from remesh.orchestrator.control.commands import (
     ReleaseNode,
     StartWorker,
 )
-from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import (
     CommitFailed,
     Event,
     NodeJoined,
     NodeSilent,
-    RunStarted,
     StopRequested,
     Tick,
     WorkerLost,
 )
+from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.run import RunStatus
@@ -62,44 +61,76 @@ STORES_KEPT = 2  # members may still be at the one before
 
 
 class ControllerActor:
-    """`live` is the handling thread and returns when the run has ended."""
+    """Its thread handles events from the beginning until the run has ended.
+
+    Ray starts it again after a death: then it takes over from the one before, and nobody stops.
+    """
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
-        self._spec = spec
         self._timers = Timers(patience_s=options.patience_s)
         self._folder = RunFolder(Path(spec.folder))
-        self._machine = Controller(options)
-        self._inbox: queue.Queue[Event] = queue.Queue()
-        tally = replayed(read_journals(self._folder.path))
-        self._journal = JournalWriter(self._folder.path, spec.incarnation, options)
+        self._begun = begin(spec, options, self._folder)
+        self._spec = spec = self._begun.spec
+        self._machine = self._begun.machine
+        self._journal = self._begun.journal
+        self._inbox = Inbox(self._journal, self._now_s)
         self._view = RunView(self._machine, spec, self._journal)
-        self._metrics = RunMetrics(self._machine, spec.job.name, tally, self._view.lock)
+        self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
         self._pool = Pool(spec)
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
-        self._ended = False
+        self._ended = self._machine.view().ended
         self._leased_s = time.monotonic()
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         # The short lease holds until the driver has polled once.
         self._lease_s = spec.driver_lease_s if restarted else self._timers.lease_s
-        self._wall_s = time.time() - time.monotonic()  # wall-clock seconds that never jump
+        self._wall_s = self._begun.now_s - time.monotonic()  # wall-clock seconds that never jump
+        threading.Thread(target=self._live, name="events", daemon=True).start()
 
-    def live(self) -> None:
+    def _live(self) -> None:
         try:
             with self._serve_metrics(), closing(self._serve()):
-                self._watch.start()
-                self._inbox.put(RunStarted())
+                self._begin()
                 threading.Thread(target=self._watch_driver, daemon=True).start()
                 while not self._ended:
-                    self._handle(self._next())
+                    self._handle(*self._next())
         except Exception as error:
             self._view.fail(error)
             raise
         finally:
             self.end()
             self._folder.withdraw(self._spec.run)
+
+    def _begin(self) -> None:
+        """Watch, and find again what the controller before this one has started, if there was one.
+
+        Who is not found has died meanwhile; a worker that was starting is asked for once more.
+        """
+        roster = self._machine.state.roster
+        self._head_nodes.update(node.name for node in roster.nodes.values() if node.head)
+        self._watch.resume(
+            offered=roster.nodes,
+            gone=self._begun.gone,
+            heard={worker.node for worker in roster.workers.values()},
+        )
+        self._watch.start()
+        self._inbox.put(self._begun.event)
+        for node in roster.nodes:
+            self._pool.adopt_agent(node)
+        for worker in list(roster.workers.values()):
+            if worker.state is not WorkerState.STARTING:
+                self._adopt(worker.name)
+
+    def _adopt(self, worker: str) -> None:
+        life = self._pool.adopt_worker(worker)
+        if life is not None:
+            self._watch.worker(worker, life)
+            return
+        cause = "its process died while the controller was away"
+        died_at_s = self._died_at_s(worker)
+        self._inbox.put(WorkerLost(worker=worker, cause=cause, died_at_s=died_at_s))
 
     def post(self, event: Event) -> None:
         self._inbox.put(event)
@@ -128,20 +159,18 @@ class ControllerActor:
         self._watch.end()
         self._pool.end()
 
-    def _next(self) -> Event:
-        """The next event; a Tick when the machine's deadline comes first."""
+    def _next(self) -> tuple[Event, float]:
+        """The next event and its moment; a Tick when the machine's deadline comes first."""
         while True:
             deadline_s = self._machine.next_deadline_s()
             wait_s = IDLE_S if deadline_s is None else deadline_s - self._now_s()
-            try:
-                return self._inbox.get(timeout=min(max(wait_s, 0.0), IDLE_S))
-            except queue.Empty:
-                if deadline_s is not None and deadline_s <= self._now_s():
-                    return Tick()
+            found = self._inbox.get(min(max(wait_s, 0.0), IDLE_S))
+            if found is not None:
+                return found
+            if deadline_s is not None and deadline_s <= self._now_s():
+                self._inbox.put(Tick())
 
-    def _handle(self, event: Event) -> None:
-        now_s = self._now_s()
-        self._journal.event(event, now_s)
+    def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, NodeJoined) and event.head:
             self._head_nodes.add(event.node)
         elif isinstance(event, WorkerLost):
@@ -224,11 +253,12 @@ class ControllerActor:
             raise
 
     def _serve(self) -> StatusServer:
-        token = secrets.token_hex(16)
         answers = {"/status": self._view.status, **self._metrics.answers()}
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
         actions = {"/scale": wishes.scale, "/drain": wishes.drain}
-        server = StatusServer(answers, token, actions=actions)
+        before = self._folder.contact()
+        known = before if before and before.run == self._spec.run else None
+        server, token = open_server(answers, actions, known)
         self._metrics.also_at(f"{server.host}:{server.port}")
         self._folder.publish(
             Contact(
@@ -264,7 +294,8 @@ class ControllerActor:
         while not self._ended:
             time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)
-        os._exit(0)
+        # Through Ray, which starts a process that just ends once more.
+        ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

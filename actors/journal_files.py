@@ -1,24 +1,27 @@
-"""The journals of a run on disk: one file of JSON lines for each start of its controller.
+"""The journals of a run on disk: one file of JSON lines for each life of its controller.
 
 The first line holds the options that the machine was started with, so that a journal can be
-replayed without the job file. Announcements stand between the events that led to them.
+replayed without the job file. Announcements stand between the events that led to them. A
+controller that takes over from a dead one continues its journal in a file of its own, which says
+how many lines came before: what the dead one may still write beyond them counts for nobody.
 """
 
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.events import Event, NodeJoined
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import CheckpointState, FreshState
 
 FOLDER = "journal"
 OPENED = "RunOpened"
+CONTINUES = "continues"
 ANNOUNCED = "Announced"
 
 
@@ -28,14 +31,22 @@ class JournalWriter:
     Announcements stay in memory too, as what a poll returns; there are few of them.
     """
 
-    def __init__(self, run_folder: Path, incarnation: int, options: Options) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        incarnation: int,
+        options: Options,
+        continued: "Journal | None" = None,
+    ) -> None:
         path = _path(run_folder, incarnation)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.announcements: list[str] = []
+        earlier = continued.announcements() if continued else ()
+        self.announcements: list[str] = [entry["text"] for entry in earlier]
         self._file = path.open("a", buffering=1)
         self._lock = threading.Lock()
-        self._write({"at_s": 0.0, "event": OPENED, "options": asdict(options)})
+        opened = {"at_s": 0.0, "event": OPENED, "options": asdict(options)}
+        self._write({**opened, CONTINUES: len(continued.lines)} if continued else opened)
 
     def event(self, event: Event, now_s: float) -> None:
         self._line(journal.encode(event, now_s))
@@ -58,8 +69,9 @@ class JournalWriter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """One start of the run, as its file tells it."""
+    """One start of the run, as its files tell it; `incarnation` is its first controller's."""
 
+    incarnation: int
     options: Options
     lines: tuple[str, ...]
 
@@ -67,24 +79,38 @@ class Journal:
         return journal.replay(self.lines, self.options)
 
     def announcements(self) -> Iterator[dict[str, Any]]:
+        for entry in self._entries(ANNOUNCED):
+            yield {"at_s": entry["at_s"], "text": entry["text"]}
+
+    def nodes(self) -> set[str]:
+        """Every node that has ever joined."""
+        return {entry["node"] for entry in self._entries(NodeJoined.__name__)}
+
+    def newest_s(self) -> float:
+        """The moment of the newest line, 0 if there is none."""
+        return float(json.loads(self.lines[-1])["at_s"]) if self.lines else 0.0
+
+    def _entries(self, kind: str) -> Iterator[dict[str, Any]]:
         for line in self.lines:
-            if f'"event":"{ANNOUNCED}"' in line:
-                entry = json.loads(line)
-                yield {"at_s": entry["at_s"], "text": entry["text"]}
+            if f'"event":"{kind}"' in line:
+                yield json.loads(line)
 
 
 def read_journals(run_folder: Path) -> list[Journal]:
     """All starts of the run, oldest first; one killed before its first line is left out."""
-    paths = sorted((run_folder / FOLDER).glob("*.jsonl"))
-    return [found for path in paths if (found := _read(path))]
-
-
-def _read(path: Path) -> Journal | None:
-    """A line without its end was cut short by a crash, or is being written: it is left out."""
-    *lines, _ = path.read_text().split("\n")
-    if not lines:
-        return None
-    return Journal(options=_options(json.loads(lines[0])["options"]), lines=tuple(lines[1:]))
+    journals: list[Journal] = []
+    for path in sorted((run_folder / FOLDER).glob("*.jsonl")):
+        *lines, _ = path.read_text().split("\n")  # one without its end was cut short by a crash
+        if not lines:
+            continue
+        opened, own = json.loads(lines[0]), tuple(lines[1:])
+        if CONTINUES in opened:
+            before = journals.pop()
+            journals.append(replace(before, lines=before.lines[: opened[CONTINUES]] + own))
+        else:
+            options = _options(opened["options"])
+            journals.append(Journal(incarnation=int(path.stem), options=options, lines=own))
+    return journals
 
 
 def _options(values: dict[str, Any]) -> Options:

@@ -1,7 +1,8 @@
 """The run's actors on the cluster: agents and workers are started, addressed and ended here.
 
 They are detached and named, so that they outlive their controller for the length of their lease,
-and pinned to their node. A worker is never restarted by Ray, which would hide its loss.
+and pinned to their node. A worker is never restarted by Ray, which would hide its loss. What a
+controller is to start may be there already, started by the controller before it.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remesh.actors.agent import Agent
+from remesh.actors.lives import LIFE, LIFE_THREADS
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.worker import Worker
 
@@ -40,6 +42,12 @@ class Pool:
         self._agent_lives[node] = self._agents[node].live.remote()
         return True
 
+    def adopt_agent(self, node: str) -> None:
+        """Take over the agent that an earlier controller started, if it is there."""
+        agent = self._find(f"agent-{node}")
+        if agent is not None:
+            self._agents[node], self._agent_lives[node] = agent, _outlive(agent)
+
     def release(self, node: str) -> None:
         """End the agent, and with it whatever is left there."""
         if node in self._agents:
@@ -50,9 +58,20 @@ class Pool:
         """The worker's life: a reference that fails when its process dies. None if it is known."""
         if worker in self._workers or self._ended:
             return None
+        life = self.adopt_worker(worker)
+        if life is not None:
+            return life
         handle = self._start(Worker, worker, node_id, num_cpus=1).remote(self._spec, worker, node)
         self._workers[worker] = handle
         return handle.live.remote()
+
+    def adopt_worker(self, worker: str) -> Any:
+        """The life of a worker that an earlier controller started. None if it is gone."""
+        handle = self._find(worker)
+        if handle is None:
+            return None
+        self._workers[worker] = handle
+        return _outlive(handle)
 
     def tell(self, workers: Iterable[str], method: str, *args: Any) -> None:
         """Call a control method of each of the workers."""
@@ -84,15 +103,29 @@ class Pool:
         if lives:
             ray.wait(lives, num_returns=len(lives), timeout=END_LIMIT_S)
 
+    def _actor_name(self, name: str) -> str:
+        return f"remesh-{self._spec.run}-{name}"
+
+    def _find(self, name: str) -> Any:
+        """The living actor of this name, None if there is none."""
+        try:
+            return ray.get_actor(self._actor_name(name), NAMESPACE)
+        except ValueError:
+            return None
+
     def _start(self, cls: type, name: str, node_id: str, *, num_cpus: int) -> Any:
-        return ray.remote(concurrency_groups={CONTROL: 2})(cls).options(
-            name=f"remesh-{self._spec.run}-{name}",
+        return ray.remote(concurrency_groups={CONTROL: 2, LIFE: LIFE_THREADS})(cls).options(
+            name=self._actor_name(name),
             namespace=NAMESPACE,
             lifetime="detached",
             max_restarts=0,
             num_cpus=num_cpus,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
+
+
+def _outlive(actor: Any) -> Any:
+    return actor.outlive.options(concurrency_group=LIFE).remote()
 
 
 def _control(actor: Any, method: str, *args: Any) -> None:

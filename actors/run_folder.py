@@ -114,10 +114,17 @@ class RunFolder:
     def claim(self, run: str) -> int:
         """The number of this start of the run; of all that try exactly one gets it."""
         number = self.newest_claim() + 1
-        record = json.dumps({"run": run, "claimed_s": time.time()}).encode()
-        while not self.storage.put_if_absent(f"claims/{number:06d}.json", record):
+        while not self.storage.put_if_absent(_claim_path(number), _claim_record(run)):
             number += 1
         return number
+
+    def claim_again(self, run: str) -> int | None:
+        """A further number for this start of the run, None if another start has one by now."""
+        newest = self.newest_claim()
+        if json.loads(self.storage.get(_claim_path(newest)))["run"] != run:
+            return None
+        claimed = self.storage.put_if_absent(_claim_path(newest + 1), _claim_record(run))
+        return newest + 1 if claimed else None
 
     def newest_claim(self) -> int:
         claims = map(_CLAIM.fullmatch, self.storage.list("claims/"))
@@ -162,3 +169,11 @@ class RunFolder:
         contact = self.contact()
         if contact and contact.run == run:
             self.storage.delete(CONTACT)
+
+
+def _claim_path(number: int) -> str:
+    return f"claims/{number:06d}.json"
+
+
+def _claim_record(run: str) -> bytes:
+    return json.dumps({"run": run, "claimed_s": time.time()}).encode()

@@ -86,6 +86,8 @@ class Trainer:
     def run(self) -> None:
         while True:
             order = self._orders.get()
+            if order.generation <= self.generation:  # told twice
+                continue
             with self._parking:
                 self._parked = False
             self.generation = order.generation

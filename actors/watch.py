@@ -8,7 +8,7 @@ knows which nodes are about to leave.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ray
@@ -65,6 +65,14 @@ class Watch:
 
     def end(self) -> None:
         self._ended.set()
+
+    def resume(self, *, offered: Iterable[str], gone: Iterable[str], heard: Iterable[str]) -> None:
+        """Take over from another watch. Silence counts once the `heard` ones had time to beat."""
+        with self._lock:
+            self._offered.update(offered, gone)
+            self._lost.update(gone)
+            first_s = time.monotonic() + self._timers.adopt_s
+            self._beats.update(dict.fromkeys(heard, first_s))
 
     def worker(self, worker: str, life: Any) -> None:
         """Report the end of this worker's `live` call as its loss."""

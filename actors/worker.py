@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
 from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.data.errors import DataError
@@ -35,6 +36,7 @@ class Worker:
         self._worker = worker
         self._node = node
         self._trainer: Trainer | None = None
+        self._life = Life()
 
     def live(self) -> None:
         """Warm up, report, train on orders until an error: with it the process ends."""
@@ -59,6 +61,9 @@ class Worker:
             cause = f"{type(error).__name__}: {error}"
             self._last_word(post(WorkerLost(worker=self._worker, cause=cause)))
             raise
+
+    def outlive(self) -> None:
+        self._life.outlive()
 
     def form(self, order: FormOrder) -> None:
         if self._trainer:

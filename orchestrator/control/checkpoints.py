@@ -87,6 +87,13 @@ class Checkpoints:
                 ready.append((step, save))
         return ready
 
+    def ask_again(self) -> list[int]:
+        """The generations of the commits that are under way, which are given out once more."""
+        asked = [(generation, save) for (generation, _), save in self.saves.items() if save.asked]
+        for _, save in asked:
+            save.asked = False
+        return sorted({generation for generation, _ in asked})
+
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""
         newest = self.newest_step

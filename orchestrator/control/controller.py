@@ -2,7 +2,8 @@
 
 A stale word (an older generation, an unknown or lost worker, a doubled report) changes nothing.
 What to do about an event stands beside its subject: `presence` for nodes and workers, `training`
-for the generation in being, `saving` for checkpoints; `transitions` is how mesh follows mesh.
+for the generation in being, `saving` for checkpoints; `transitions` is how mesh follows mesh,
+`restart` how one controller follows another.
 """
 
 from typing import assert_never
@@ -14,6 +15,7 @@ from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_worker, refill
+from remesh.orchestrator.control.restart import on_restarted
 from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.stopping import request_stop
 from remesh.orchestrator.control.timers import expired
@@ -61,12 +63,10 @@ class Controller:
 
 def _dispatch(turn: Turn, event: ev.Event) -> None:
     match event:
-        case ev.RunStarted():
-            _on_run_started(turn)
+        case ev.RunStarted() | ev.ControllerRestarted() | ev.Tick():
+            _on_run(turn, event)
         case ev.StopRequested() | ev.NodeJoined() | ev.NodeDraining() | ev.ScaleRequested():
             _on_wish(turn, event)
-        case ev.Tick():
-            _on_tick(turn)
         case (
             ev.NodeSilent() | ev.NodeLost() | ev.WorkerReady() | ev.WorkerLost() | ev.WorkerFrozen()
         ):
@@ -87,6 +87,18 @@ def _dispatch(turn: Turn, event: ev.Event) -> None:
             current = event.generation == 0 or turn.state.live(event.generation)
             if current and event.worker in turn.state.roster.workers:
                 training.on_erred(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _on_run(turn: Turn, event: ev.RunStarted | ev.ControllerRestarted | ev.Tick) -> None:
+    match event:
+        case ev.RunStarted():
+            _on_run_started(turn)
+        case ev.ControllerRestarted():
+            on_restarted(turn, event)
+        case ev.Tick():
+            _on_tick(turn)
         case _:
             assert_never(event)
 

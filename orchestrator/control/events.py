@@ -12,6 +12,16 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRestarted:
+    """The controller died and is back, in the state that its journal told.
+
+    `down_s` is the time since the newest event before this one, of any kind.
+    """
+
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
     """A node offers room for `slots` workers. Repeated offers of a known node are ignored.
 
@@ -212,6 +222,7 @@ class Tick:
 
 Event = (
     RunStarted
+    | ControllerRestarted
     | NodeJoined
     | NodeDraining
     | NodeSilent

@@ -48,7 +48,7 @@ def on_draining(turn: Turn, event: NodeDraining) -> None:
         return
     node.until_s = event.deadline_s
     node.returns = False
-    if node.state is NodeState.LEAVING:
+    if node.state is NodeState.LEAVING or (node.head and state.preempted):
         return
     turn.say(f"node {node.name} is leaving: {event.cause}")
     if node.head:

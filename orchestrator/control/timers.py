@@ -28,6 +28,11 @@ class Timers:
         return 2 * self.patience_s
 
     @property
+    def adopt_s(self) -> float:
+        """A restarted controller and those that were there before find each other again."""
+        return 10 * self.patience_s
+
+    @property
     def form_s(self) -> float:
         return 10 * self.patience_s
 

@@ -25,12 +25,17 @@ def leave(turn: Turn, cause: str) -> None:
         reason = f"leaving generation {state.current.generation}: {cause}"
         turn.move(Phase.FENCING, reason=reason, within_s=turn.timers.fence_s(state.step_s))
         turn.say(reason)
-        workers = reachable(turn)
-        if workers:
-            heard_step = state.current.heard_step
-            generation = state.current.generation
-            turn.do(Fence(generation=generation, workers=workers, heard_step=heard_step))
+        ask_to_leave(turn)
     settle_if_parked(turn)
+
+
+def ask_to_leave(turn: Turn) -> None:
+    current = turn.state.current
+    workers = reachable(turn)
+    if workers:
+        turn.do(
+            Fence(generation=current.generation, workers=workers, heard_step=current.heard_step)
+        )
 
 
 def note_sign(turn: Turn, sign: str) -> Fault:
@@ -43,14 +48,18 @@ def note_sign(turn: Turn, sign: str) -> Fault:
 def drain(turn: Turn, *, save: bool, reason: str) -> None:
     """Every member leaves the generation at the next step boundary that they agree on."""
     state = turn.state
-    current = state.current
-    current.saving = save
+    state.current.saving = save
     turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    ask_to_drain(turn)
+
+
+def ask_to_drain(turn: Turn) -> None:
+    current = turn.state.current
     turn.do(
         Drain(
             generation=current.generation,
             workers=reachable(turn),
-            save=save,
+            save=current.saving,
             heard_step=current.heard_step,
         )
     )
@@ -167,16 +176,21 @@ def _form(turn: Turn) -> None:
     turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
     state.deadlines.gather_s = None
     turn.say(f"generation {life.generation}: dp={life.layout.dp} {life.reason}")
+    ask_to_form(turn)
+    assert len(members) <= options.max_dp
+
+
+def ask_to_form(turn: Turn) -> None:
+    life = turn.state.current
     turn.do(
         Form(
             generation=life.generation,
             layout=life.layout,
-            members=members,
+            members=life.members,
             restore=life.restore,
             from_step=life.from_step,
         )
     )
-    assert len(members) <= options.max_dp
 
 
 def _next_generation(turn: Turn, members: tuple[Member, ...], decision: Decision) -> Generation:

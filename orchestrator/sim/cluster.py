@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control.events import (
@@ -25,6 +26,7 @@ HEAD = "node-0"
 START_FAILS = 0.03
 COMMIT_FAILS = 0.05
 LAST_WORDS = 0.5
+AMID = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,8 @@ class Cluster:
     """Carries out commands as the actors would. `tell` hands an event to the controller.
 
     `knows` says whether the controller counts on a node, `voted` hears of every finished step.
+    `restart` makes a new controller. While there is none, the cluster is `headless` and words are
+    kept by those who have them to tell.
     """
 
     world: World
@@ -54,11 +58,16 @@ class Cluster:
     tell: Callable[[Event], None]
     voted: Callable[[int, int], None]
     knows: Callable[[str], bool]
+    restart: Callable[[], None]
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     meshes: dict[int, Mesh] = field(default_factory=dict)
     ended: bool = False
     stopping: bool = False
+    doomed_for_s: float | None = None
+    lives: int = 1
+    headless: bool = False
+    untold: list[Event] = field(default_factory=list)
 
     def join(self, address: str | None = None) -> None:
         """A further node offers its slots, or one that was there comes back under another name."""
@@ -122,6 +131,29 @@ class Cluster:
         self.tell(NodeDraining(node=host.name, cause="Ray drains it", deadline_s=now_s + for_s))
         self.world.agenda.after(for_s, lambda: self._gone(host))
 
+    def kill_controller(self, for_s: float) -> None:
+        """It dies, now or at its next event, amid what it was about to do."""
+        if self.headless:
+            return
+        if self.world.chance.random() < AMID:
+            self.doomed_for_s = for_s
+        else:
+            self.lose_controller(for_s)
+
+    def lose_controller(self, for_s: float) -> None:
+        self.headless, self.doomed_for_s = True, None
+        for mesh in self.meshes.values():
+            mesh.lose_store()
+        lives, agenda = self.lives, self.world.agenda
+        agenda.after(self.world.timers.lease_s, lambda: self._end_leases(lives))
+        agenda.after(for_s, self._return)
+
+    def hear(self, event: Event) -> bool:
+        """Whether somebody is there to be told; if not, it will be told later."""
+        if self.headless:
+            self.untold.append(event)
+        return not self.headless
+
     def cut(self, host: Host, for_s: float) -> None:
         """A node is unreachable for a while. Its processes live on, at most for their lease."""
         host.cut_off = True
@@ -156,6 +188,28 @@ class Cluster:
         if host.alive:
             self.kill_host(host)
 
+    def _end_leases(self, lives: int) -> None:
+        if self.headless and self.lives == lives:
+            for process in self.processes.values():
+                self._die(process)
+
+    def _return(self) -> None:
+        """A new controller is there. It finds out who has died, and is told the rest."""
+        self.headless = False
+        self.lives += 1
+        self.restart()
+        untold, self.untold = self.untold, []
+        for process in self.processes.values():
+            if not process.alive:
+                untold.append(WorkerLost(worker=process.name, cause="died meanwhile"))
+        for event in untold:
+            self.world.agenda.after(self.world.between(0.0, 0.3), partial(self._tell_late, event))
+
+    def _tell_late(self, event: Event) -> None:
+        """An agent tells only of those that are frozen still."""
+        if not isinstance(event, WorkerFrozen) or self.processes[event.worker].frozen:
+            self.tell(event)
+
     def _on(self, host: Host) -> list[Process]:
         return [process for process in self.processes.values() if process.node == host.name]
 
@@ -177,7 +231,9 @@ class Cluster:
 
     def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
         def check() -> None:
-            if host.cut_off or not host.alive:
+            if self.headless:
+                self.world.agenda.after(self.world.timers.adopt_s, check)
+            elif host.cut_off or not host.alive:
                 self.tell(event)
 
         self.world.agenda.after(delay_s, check)
@@ -262,18 +318,27 @@ class Cluster:
         for member in members:
             if (commit.generation, commit.step, member.worker) not in self.world.written:
                 raise InvariantError(f"{commit} lacks the file of {member.worker}")
-        self.world.agenda.after(self.world.between(0.001, 0.02), lambda: self._committed(commit))
+        delay_s, lives = self.world.between(0.001, 0.02), self.lives
+        self.world.agenda.after(delay_s, lambda: self._committed(commit, lives))
 
-    def _committed(self, commit: cmd.Commit) -> None:
+    def _committed(self, commit: cmd.Commit, lives: int) -> None:
+        if self.headless or self.lives != lives:
+            if self.world.chance.random() < LAST_WORDS:
+                self._put_manifest(commit)
+            return
         last = commit.step >= self.world.settings.steps or self.stopping
         if not last and self.world.chance.random() < COMMIT_FAILS:
             self.tell(
                 CommitFailed(generation=commit.generation, step=commit.step, error="disk is full")
             )
             return
+        name = self._put_manifest(commit)
+        self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))
+
+    def _put_manifest(self, commit: cmd.Commit) -> str:
         name = f"step-{commit.step:08d}.gen-{commit.generation}"
         value = 0
         for step in range(1, commit.step + 1):
             value = value_after(value, step)
         self.world.committed[name] = Saved(step=commit.step, value=value)
-        self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))
+        return name

@@ -14,6 +14,7 @@ WEIGHTS = {
     "kill": 6,
     "kill twice": 2,
     "kill node": 3,
+    "kill controller": 3,
     "freeze": 3,
     "blink": 2,
     "cut off": 3,
@@ -84,6 +85,12 @@ def _flap(cluster: Cluster) -> None:
         cluster.kill_host(host)
         delay_s = cluster.world.between(0.5, 4.0)
         cluster.world.agenda.after(delay_s, partial(cluster.join, host.address))
+
+
+def _kill_controller(cluster: Cluster) -> None:
+    """Mostly Ray starts it again at once, sometimes only after all leases have lapsed."""
+    world = cluster.world
+    cluster.kill_controller(world.between(0.3, 4.0) if _often(world) else world.timers.lease_s + 5)
 
 
 def _cut_off(cluster: Cluster) -> None:
@@ -159,6 +166,7 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "kill twice": lambda cluster: _kill_some(cluster, 2),
     "kill all": lambda cluster: _kill_some(cluster, len(cluster.processes)),
     "kill node": _kill_node,
+    "kill controller": _kill_controller,
     "freeze": _freeze,
     "blink": _blink,
     "cut off": _cut_off,

@@ -6,6 +6,7 @@ from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import (
     CheckpointCommitted,
+    ControllerRestarted,
     Event,
     NodeJoined,
     NodeLost,
@@ -35,8 +36,10 @@ class Invariants:
     def after(self, event: Event, commands: list[cmd.Command]) -> None:
         self.ledger.note(event)
         self._note(event)
+        again = isinstance(event, ControllerRestarted)
         for command in commands:
-            self._check_command(command)
+            if not (again and self._is_repeated(command)):
+                self._check_command(command)
         self._check_state()
 
     def voted(self, generation: int) -> None:
@@ -76,6 +79,16 @@ class Invariants:
                 self.committed.add((event.generation, event.step))
             case RestoreFailed():
                 self.restore_failed = True
+
+    def _is_repeated(self, command: cmd.Command) -> bool:
+        """A restarted controller asks again for what it may not have asked for."""
+        match command:
+            case cmd.Form():
+                return self.formed.get(command.generation) == command
+            case cmd.Commit():
+                return (command.generation, command.step) in self.commits
+            case _:
+                return False
 
     def _check_command(self, command: cmd.Command) -> None:
         match command:

@@ -27,6 +27,7 @@ class Mesh:
     voting: bool = False
     waiting: bool = False
     torn: bool = False
+    store_lost: bool = False
 
     @property
     def generation(self) -> int:
@@ -41,12 +42,22 @@ class Mesh:
         return self.members[rank]
 
     def arrive(self, process: Process) -> None:
+        if self.store_lost:
+            self._break_soon(process)
+            return
         self.arrived.add(process.name)
         timeout_s = self.world.settings.patience_s * self.world.between(1.0, 2.0)
         process.soon(timeout_s, lambda: self._form_timed_out(process))
         if len(self.arrived) == len(self.form.members):
             for member in self.members:
                 member.soon(self.world.between(0.002, 0.007), partial(member.formed, self.form))
+
+    def lose_store(self) -> None:
+        """The place where members find each other is gone; a mesh that stands does not need it."""
+        self.store_lost = True
+        for member in self.members:
+            if member.in_mesh(self.generation) and member.doing is Doing.FORMING:
+                self._break_soon(member)
 
     def ready(self, process: Process) -> None:
         """A member stands at a step boundary and goes into the next step."""

@@ -6,7 +6,7 @@ from random import Random
 
 from remesh.orchestrator.control.commands import Command
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event, RunStarted, Tick
+from remesh.orchestrator.control.events import ControllerRestarted, Event, RunStarted, Tick
 from remesh.orchestrator.control.generations import GenerationReport
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.options import Options
@@ -18,7 +18,7 @@ from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.world import InvariantError, Settings, World
 
-MAX_SECONDS = 150.0
+MAX_SECONDS = 300.0
 STARTUP_S = 3.0
 
 
@@ -57,6 +57,13 @@ class Simulation:
     journal: list[str] = field(default_factory=list)
     struck: list[Fault] = field(default_factory=list)
     deadline_s: float | None = None
+    heard_s: float = 0.0
+    controller: Controller = field(init=False)
+    invariants: Invariants = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.controller = Controller(self._options())
+        self.invariants = Invariants(self.controller)
 
     def run(self) -> Outcome:
         try:
@@ -65,8 +72,7 @@ class Simulation:
             raise SimulationError(f"seed {self.seed}: {error}", self.trace) from error
 
     def _run(self) -> Outcome:
-        controller = Controller(self._options())
-        cluster = self._cluster(controller, Invariants(controller))
+        cluster = self._cluster()
         for _ in range(2):
             cluster.join()
         self.agenda.after(0.1, lambda: cluster.tell(RunStarted()))
@@ -75,8 +81,9 @@ class Simulation:
                 self.agenda.after(STARTUP_S + fault.at_s, partial(self._strike, fault, cluster))
         while not cluster.ended and self.agenda.step():
             if self.agenda.now_s > MAX_SECONDS:
-                raise InvariantError(f"still {controller.state.phase} after {MAX_SECONDS:.0f} s")
-        return self._outcome(controller)
+                phase = self.controller.state.phase
+                raise InvariantError(f"still {phase} after {MAX_SECONDS:.0f} s")
+        return self._outcome()
 
     def _options(self) -> Options:
         settings = self.settings
@@ -89,14 +96,15 @@ class Simulation:
             patience_s=settings.patience_s,
         )
 
-    def _cluster(self, controller: Controller, invariants: Invariants) -> Cluster:
+    def _cluster(self) -> Cluster:
         chance = Random(self.seed)  # noqa: S311 - a simulation, not a secret
 
         def tell(event: Event) -> None:
-            self._handle(controller, invariants, cluster, event)
+            if cluster.hear(event):
+                self._handle(cluster, event)
 
         def voted(generation: int, step: int) -> None:
-            invariants.voted(generation)
+            self.invariants.voted(generation)
             for fault in self.faults:
                 if fault.at_step == step and fault not in self.struck:
                     self.struck.append(fault)
@@ -117,32 +125,52 @@ class Simulation:
             ),
             tell=tell,
             voted=voted,
-            knows=lambda node: node in controller.state.roster.nodes,
+            knows=lambda node: node in self.controller.state.roster.nodes,
+            restart=lambda: self._restart(cluster),
         )
         return cluster
 
-    def _handle(
-        self, controller: Controller, invariants: Invariants, cluster: Cluster, event: Event
-    ) -> None:
+    def _handle(self, cluster: Cluster, event: Event) -> None:
         now_s = self.agenda.now_s
+        self.heard_s = now_s
         self.journal.append(encode(event, now_s))
-        commands = controller.handle(event, now_s)
-        self._tell(event, controller, commands)
-        invariants.after(event, commands)
-        if controller.state.phase in ENDED and not cluster.ended:
-            invariants.at_end()
+        commands = self.controller.handle(event, now_s)
+        self._tell(event, commands)
+        self.invariants.after(event, commands)
+        if self.controller.state.phase in ENDED and not cluster.ended:
+            self.invariants.at_end()
+        doomed_for_s = cluster.doomed_for_s
+        if doomed_for_s is not None:
+            commands = commands[: cluster.world.chance.randint(0, len(commands))]
         for command in commands:
             cluster.carry_out(command)
-        self._keep_deadline(controller, cluster)
+        if doomed_for_s is not None:
+            cluster.lose_controller(doomed_for_s)
+        self._keep_deadline(cluster)
 
-    def _keep_deadline(self, controller: Controller, cluster: Cluster) -> None:
+    def _restart(self, cluster: Cluster) -> None:
+        """A controller from the journal alone, in place of the one that died."""
+        before = self.controller
+        self.controller = replay(self.journal, before.options)
+        if self.controller.state != before.state:
+            raise InvariantError("a restarted controller is in another state")
+        self.invariants.controller = self.controller
+        self.deadline_s = None
+        if self.controller.state.phase in ENDED:
+            cluster.ended = True
+        else:
+            cluster.tell(ControllerRestarted(down_s=self.agenda.now_s - self.heard_s))
+
+    def _keep_deadline(self, cluster: Cluster) -> None:
+        controller = self.controller
         deadline_s = controller.next_deadline_s()
         if deadline_s is None or deadline_s == self.deadline_s:
             return
         self.deadline_s = deadline_s
 
         def tick() -> None:
-            if controller.next_deadline_s() == deadline_s:
+            alive = controller is self.controller and not cluster.headless
+            if alive and controller.next_deadline_s() == deadline_s:
                 self.deadline_s = None
                 cluster.tell(Tick())
 
@@ -153,11 +181,12 @@ class Simulation:
             self.trace.append(f"{self.agenda.now_s:9.3f} !! {fault.kind}")
             strike(fault, cluster)
 
-    def _tell(self, event: Event, controller: Controller, commands: list[Command]) -> None:
-        self.trace.append(f"{self.agenda.now_s:9.3f} {event} -> {controller.state.phase}")
+    def _tell(self, event: Event, commands: list[Command]) -> None:
+        self.trace.append(f"{self.agenda.now_s:9.3f} {event} -> {self.controller.state.phase}")
         self.trace.extend(f"{'':9}   {command}" for command in commands)
 
-    def _outcome(self, controller: Controller) -> Outcome:
+    def _outcome(self) -> Outcome:
+        controller = self.controller
         state = controller.state
         if state.phase not in ENDED:
             raise InvariantError(f"nothing is left to happen, but the run is {state.phase}")

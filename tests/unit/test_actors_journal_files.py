@@ -134,3 +134,37 @@ def test_each_start_has_a_journal_of_its_own_oldest_first(tmp_path):
     (tmp_path / "journal" / "notes.txt").write_text("foreign")
     found = [journal.options.last_generation for journal in read_journals(tmp_path)]
     assert found == [1, 2, 10]
+
+
+def continued(run_folder, incarnation):
+    (before,) = read_journals(run_folder)
+    return JournalWriter(run_folder, incarnation, before.options, continued=before)
+
+
+def test_a_controller_that_takes_over_continues_the_journal_of_the_one_before(tmp_path):
+    first = JournalWriter(tmp_path, 1, OPTIONS)
+    machine = live(first, OPTIONS)
+    second = continued(tmp_path, 2)
+    assert second.announcements == first.announcements != []
+    for event, now_s in ((ev.ControllerRestarted(down_s=3.0), 200.0), (ev.Tick(), 201.0)):
+        second.event(event, now_s)
+        machine.handle(event, now_s)
+    (journal,) = read_journals(tmp_path)
+    assert (journal.incarnation, journal.options) == (1, OPTIONS)
+    assert journal.replay().state == machine.state
+    assert (journal.nodes(), journal.newest_s()) == ({"n"}, 201.0)
+
+
+def test_what_a_dead_controller_writes_after_it_was_followed_counts_for_nobody(tmp_path):
+    dead = JournalWriter(tmp_path, 1, OPTIONS)
+    dead.event(ev.NodeJoined(node="n", slots=2), 1.0)
+    with dead.path.open("a") as file:
+        file.write('{"at_s":1.5,"event":"NodeJo')
+    continued(tmp_path, 2).event(ev.NodeJoined(node="m", slots=2), 2.0)
+    dead.event(ev.NodeJoined(node="late", slots=2), 2.5)
+    third = continued(tmp_path, 4)  # the one with the third claim died before its first line
+    third.event(ev.NodeJoined(node="o", slots=2), 3.0)
+    (journal,) = read_journals(tmp_path)
+    assert journal.nodes() == {"n", "m", "o"}
+    JournalWriter(tmp_path, 5, OPTIONS)
+    assert [found.incarnation for found in read_journals(tmp_path)] == [1, 5]

@@ -91,3 +91,21 @@ def test_a_frozen_worker_is_told_once(listener):
     for silent_s in (0.6, 0.7):
         listener.watch.beat("node", (("worker-0", silent_s),))
     assert listener.events == [WorkerFrozen(worker="worker-0", silent_s=0.6)]
+
+
+def test_a_watch_that_takes_over_offers_nobody_twice_and_waits_for_the_first_beats(listener):
+    watch = Watch(post=listener.events.append, died_at_s={}.get, timers=TIMERS)
+    watch.resume(offered=["node", "idle"], gone=["lost"], heard=["node"])
+    for node in ("node", "idle", "lost", "new"):
+        watch._offer(NodeJoined(node=node, slots=2))
+    assert listener.events == [NodeJoined(node="new", slots=2)]
+    assert watch.beat("lost", ()) == 0
+    listener.events.clear()
+    for seconds in (TIMERS.adopt_s, TIMERS.adopt_s + TIMERS.node_lost_s):
+        watch._beats = {node: beat - seconds for node, beat in watch._beats.items()}
+        watch._looked_s = time.monotonic()
+        watch._look_at_beats()
+        if seconds == TIMERS.adopt_s:
+            assert listener.events == []
+            watch.resume(offered=[], gone=[], heard=["node"])
+    assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]

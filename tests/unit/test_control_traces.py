@@ -85,8 +85,7 @@ class Line:
 def joined(line):
     slots, host = int(line.options["slots"]), line.options.get("host", "")
     return [
-        ev.NodeJoined(node=name, slots=slots, head=name == "head", host=host)
-        for name in line.names
+        ev.NodeJoined(node=name, slots=slots, head=name == "head", host=host) for name in line.names
     ]
 
 
@@ -123,6 +122,7 @@ def committed(line):
 CORRUPT = "block 3 of shard-0.arrow is corrupt"
 KINDS = {
     "start": lambda _: [ev.RunStarted()],
+    "restarted": lambda line: [ev.ControllerRestarted(down_s=float(line.options["down"]))],
     "tick": lambda _: [ev.Tick()],
     "stop": lambda _: [ev.StopRequested(reason="stopped by the user")],
     "joined": joined,

@@ -115,7 +115,7 @@ def test_nothing_else_is_to_be_had_at_the_metrics_port(metrics):
 
 def test_a_restarted_controller_counts_on_from_the_journal(drive):
     options, view = drive.controller.options, drive.controller.view()
-    tally = replayed([Journal(options=options, lines=tuple(drive.lines))])
+    tally = replayed([Journal(incarnation=1, options=options, lines=tuple(drive.lines))])
     shown = [
         render(Picture(run="tiny", version="1", view=view, tally=known))
         for known in (tally, drive.tally)

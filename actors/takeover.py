@@ -1,0 +1,85 @@
+"""How a controller begins: as the first of its start of the run, or after one that has died.
+
+Ray starts a dead controller again with the arguments of the first one. What tells it that there was
+one is the journal, which it replays and continues in a file of its own, under a claim of its own:
+the one before, should it live on somewhere, commits nothing more.
+"""
+
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from remesh.actors.contact import Contact
+from remesh.actors.journal_files import Journal, JournalWriter, read_journals
+from remesh.actors.orders import RunSpec
+from remesh.actors.run_folder import RunFolder
+from remesh.actors.run_metrics import replayed
+from remesh.actors.status_server import Actions, Answers, StatusServer
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.events import ControllerRestarted, RunStarted
+from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.errors import RemeshError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """`event` is how the machine learns of it. `gone` are nodes that may not be used again."""
+
+    spec: RunSpec
+    machine: Controller
+    tally: Tally
+    journal: JournalWriter
+    event: RunStarted | ControllerRestarted
+    now_s: float
+    gone: frozenset[str] = frozenset()
+
+
+def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
+    """Cost: the run's journals are read and replayed; about 0.1 ms an event.
+
+    Raises: RemeshError if somebody else has taken over the run.
+    """
+    journals = read_journals(folder.path)
+    tally = replayed(journals)
+    if journals and journals[-1].incarnation >= spec.incarnation:
+        return _take_over(spec, journals[-1], tally, folder)
+    return Beginning(
+        spec=spec,
+        machine=Controller(options),
+        tally=tally,
+        journal=JournalWriter(folder.path, spec.incarnation, options),
+        event=RunStarted(),
+        now_s=time.time(),
+    )
+
+
+def _take_over(spec: RunSpec, before: Journal, tally: Tally, folder: RunFolder) -> Beginning:
+    incarnation = folder.claim_again(spec.run)
+    if incarnation is None:
+        raise RemeshError(f"another start of this run has taken over {folder.path}; this one ends")
+    machine = before.replay()
+    newest_s = before.newest_s()
+    now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
+    restarted = ControllerRestarted(down_s=now_s - newest_s)
+    return Beginning(
+        spec=replace(spec, incarnation=incarnation),
+        machine=machine,
+        tally=tally,
+        journal=JournalWriter(folder.path, incarnation, before.options, continued=before),
+        event=restarted if machine.state.started else RunStarted(),
+        now_s=now_s,
+        gone=frozenset(before.nodes()) - machine.state.roster.nodes.keys(),
+    )
+
+
+def open_server(
+    answers: Answers, actions: Actions, before: Contact | None
+) -> tuple[StatusServer, str]:
+    """The server and its token: where the controller before was found, for who has its word."""
+    token = before.token if before else secrets.token_hex(16)
+    if before:
+        with suppress(OSError):  # somebody else has the port by now
+            return StatusServer(answers, token, actions=actions, port=before.port), token
+    return StatusServer(answers, token, actions=actions), token

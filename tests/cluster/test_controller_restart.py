@@ -1,0 +1,121 @@
+"""A controller that is killed takes over from itself: the workers train on, and no step is lost."""
+
+import os
+import signal
+
+import pytest
+from place import SHORT, until
+
+from remesh.actors.contact import ask
+from remesh.actors.run_folder import RunFolder
+from remesh.actors.status import read_events, read_status
+
+STEPS = 160  # the first 80 are those of the short job
+BACK = "the controller is back"
+
+
+class Watched:
+    """A run whose processes the test kills, while a command drives it."""
+
+    def __init__(self, place, cluster, name):
+        self.folder = RunFolder(place.root / "runs" / name)
+        self.report = place.root / f"{name}.json"
+        self.place = place
+        self.command = place.start(
+            "run", SHORT, "--address", cluster.address, "--report", self.report,
+            "--set", f"checkpoint.dir={self.folder.path}",
+            "--set", f"train.steps={STEPS}", "--set", "train.lr_steps=80",
+        )  # fmt: skip
+
+    def status(self):
+        """What the live controller answers, None in between."""
+        contact = self.folder.contact()
+        return contact and ask(contact, "/status")
+
+    def reaches(self, step):
+        def reached():
+            assert self.command.poll() is None
+            status = self.status()
+            return status and status["step"] >= step and status
+
+        return until(reached, 60, f"step {step}")
+
+    def controller(self):
+        return self.folder.contact().pid
+
+    def is_back(self, after):
+        """Waits for another controller than the one with this pid."""
+        until(lambda: self.controller() != after and self.status(), 20, "another controller")
+
+    def finish(self):
+        outcome = self.place.finish(self.command, self.report, limit_s=90)
+        assert outcome.code == 0, outcome.err + outcome.out
+        return outcome
+
+
+def pids_of(status):
+    return {worker["worker"]: worker["pid"] for worker in status["workers"] if worker["pid"]}
+
+
+def assert_nothing_lost(outcome, undisturbed):
+    report = outcome.report
+    assert report["losses"][:80] == undisturbed["losses"]
+    assert len(report["losses"]) == STEPS
+    samples = report["samples"]
+    assert (samples["lost"], samples["repeated"]) == (0, 0)
+    assert samples["consumed"] == samples["expected"] == 2 * undisturbed["samples"]["expected"]
+
+
+@pytest.fixture(scope="module")
+def twice(cluster, cluster_place, short_undisturbed):
+    """A run whose controller was killed twice: the run, its outcome, its workers before."""
+    run = Watched(cluster_place, cluster, "headless")
+    status = run.reaches(10)
+    pids, token = pids_of(status), run.folder.contact().token
+    for _ in range(2):
+        killed = run.controller()
+        os.kill(killed, signal.SIGKILL)
+        run.is_back(after=killed)
+        assert pids_of(run.status()) == pids
+        assert run.folder.contact().token == token
+        run.reaches(run.status()["step"] + 5)
+    outcome = run.finish()
+    assert_nothing_lost(outcome, short_undisturbed)
+    return run, outcome, pids
+
+
+def test_the_workers_of_a_killed_controller_train_on_as_one_generation(twice):
+    _, outcome, pids = twice
+    (generation,) = outcome.report["generations"]
+    assert {member["worker"]: member["pid"] for member in generation["members"]} == pids
+    assert generation["lost_steps"] == 0
+
+
+def test_the_command_and_the_journal_tell_each_takeover_once(twice):
+    run, outcome, _ = twice
+    told = [entry["text"] for entry in read_events(run.folder.path)]
+    assert sum(BACK in text for text in told) == outcome.out.count(BACK) == 2
+    saved = [text for text in told if text.startswith("checkpoint at")]
+    assert len(saved) == STEPS // 20
+    assert all(outcome.out.count(text) == 1 for text in saved)
+    assert read_status(run.folder.path)["step"] == STEPS
+
+
+@pytest.mark.parametrize("controller_first", [True, False])
+def test_killed_while_a_worker_is_lost_the_recovery_is_carried_on(
+    cluster, cluster_place, short_undisturbed, controller_first
+):
+    run = Watched(cluster_place, cluster, f"both-{controller_first}")
+    pids = pids_of(run.reaches(10))
+    controller, worker = run.controller(), pids["worker-1"]
+    for pid in (controller, worker) if controller_first else (worker, controller):
+        os.kill(pid, signal.SIGKILL)
+    run.is_back(after=controller)
+    outcome = run.finish()
+    assert_nothing_lost(outcome, short_undisturbed)
+    first, second = outcome.report["generations"][:2]
+    assert second["died_at_s"] is not None
+    kept = {member["worker"] for member in second["members"]} & set(pids)
+    assert kept >= set(pids) - {"worker-1"}
+    assert {m["pid"] for m in second["members"] if m["worker"] in kept} <= set(pids.values())
+    assert second["lost_steps"] == 0, (first, second)
