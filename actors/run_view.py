@@ -138,7 +138,13 @@ def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any
     described: list[dict[str, Any]] = status_of(machine.view())["generations"]
     for entry, life in zip(described, machine.state.generations, strict=True):
         entry["members"] = [
-            {"rank": m.rank, "worker": m.worker, "node": m.node, "pid": pids[m.worker]}
+            {
+                "rank": m.rank,
+                "local_rank": m.local_rank,
+                "worker": m.worker,
+                "node": m.node,
+                "pid": pids[m.worker],
+            }
             for m in life.members
         ]
     return described

@@ -127,6 +127,7 @@ def _control_options(
         spares=elastic.spares,
         min_nodes=elastic.min_nodes,
         max_nodes=elastic.max_nodes or MANY_NODES,
+        allow_cross_node_tp=spec.job.parallel.allow_cross_node_tp,
         max_failures=elastic.max_failures,
         healthy_steps=elastic.healthy_steps,
         patience_s=elastic.patience_s,

@@ -144,7 +144,10 @@ class TrainTable(BaseModel):
 
 
 class ParallelTable(BaseModel):
-    """Degrees of the axes. `dp = "auto"` follows the workers that there are."""
+    """Degrees of the axes. `dp = "auto"` follows the workers that there are.
+
+    The ranks of a tp group are on one node, unless `allow_cross_node_tp` lets them straddle nodes.
+    """
 
     model_config = TABLE
     dp: Degree | Literal["auto"] = "auto"
@@ -153,6 +156,7 @@ class ParallelTable(BaseModel):
     cp: Degree = 1
     ep: Degree = 1
     zero: Annotated[int, Field(ge=0, le=3)] = 0
+    allow_cross_node_tp: bool = False
 
 
 class CheckpointTable(BaseModel):

@@ -63,11 +63,15 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady:
-    """A worker's process is warm and can join the next generation."""
+    """A worker's process is warm and can join the next generation.
+
+    `device` is the index of the accelerator that it was given, None for none.
+    """
 
     worker: str
     node: str
     pid: int
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,14 +3,15 @@
 Only nodes in use count: spare, leaving, drained and quarantined ones get no workers. Workers are
 started evenly over the nodes until members and spares are complete or the nodes are full; a dead
 worker's place is filled again on any living node with room. A mesh takes first who holds the newest
-state, then spares, those on a node that has just lost a member last. Ranks are dealt in the order
-(domain, head first, node, slot), which is consecutive on a node.
+state, then spares, those on a node that has just lost a member last.
 """
 
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from remesh.orchestrator.plan.placement import Device
 
 
 class NodeState(StrEnum):
@@ -64,13 +65,15 @@ class Node:
 class Worker:
     """`held` is the (generation, step) whose state the worker held when it was last parked.
 
-    `slot` is its place, and its device's index, on the node. `leaving`: its node leaves.
+    `slot` is its place on the node, `device` the index of the device that it was given there, if it
+    was. `leaving`: its node leaves.
     """
 
     name: str
     node: str
     number: int
     slot: int = 0
+    device: int | None = None
     state: WorkerState = WorkerState.STARTING
     pid: int = 0
     held: tuple[int, int] | None = None
@@ -182,7 +185,7 @@ class Roster:
     def choose(
         self, idle: list[Worker], limit: int, held_step: Callable[[Worker], int], generation: int
     ) -> list[Worker]:
-        """At most `limit` of these workers in the order of their ranks to be.
+        """At most `limit` of these workers.
 
         `held_step` is -1 for a worker without state; `generation` is the one that has just ended.
         """
@@ -195,15 +198,16 @@ class Roster:
             hurt = spare and self.nodes[worker.node].hurt_in == generation > 0
             ordered.append((-held_step(worker), hurt, depth[worker.node], worker.number, worker))
         ordered.sort(key=lambda entry: entry[:4])
-        chosen = [entry[4] for entry in ordered[:limit]]
-        return sorted(chosen, key=self._rank_order)
+        return [entry[4] for entry in ordered[:limit]]
 
     def in_state(self, state: WorkerState) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.state is state]
 
-    def _rank_order(self, worker: Worker) -> tuple[str, bool, str, int]:
+    def device(self, worker: Worker) -> Device:
+        """What the worker computes on: what it was given, else its place on the node."""
         node = self.nodes[worker.node]
-        return (node.domain, not node.head, node.name, worker.slot)
+        index = worker.slot if worker.device is None else worker.device
+        return Device(node=node.name, index=index, domain=node.domain, head=node.head)
 
     def _count(self, node: Node, sign: int) -> None:
         """Take a node into account in its present state, or out of it."""

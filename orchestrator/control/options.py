@@ -22,6 +22,7 @@ class Options:
     spares: int = 0
     min_nodes: int = 1
     max_nodes: int = MANY_NODES
+    allow_cross_node_tp: bool = False
     max_failures: int = 8
     healthy_steps: int = 100
     patience_s: float = 0.5

@@ -57,6 +57,12 @@ def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:
     if worker is None or worker.state is not WorkerState.STARTING:
         return
     worker.pid = event.pid
+    if event.device is not None:
+        others = (w for w in state.roster.on(worker.node) if w.device == event.device)
+        if other := next(others, None):
+            give_up(turn, worker, f"was given device {event.device}, which {other.name} has")
+            return
+        worker.device = event.device
     state.roster.move(worker, WorkerState.IDLE)
     state.deadlines.forget(worker.name)
     state.last_ready_s = turn.now_s

@@ -24,12 +24,16 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A worker's place in one generation. `at_step` is the state it holds, None for none."""
+    """A worker's place in one generation. `at_step` is the state it holds, None for none.
+
+    `local_rank` counts the members on its node, in the order of their devices.
+    """
 
     worker: str
     node: str
     rank: int
     at_step: int | None
+    local_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

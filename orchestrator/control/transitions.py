@@ -10,6 +10,7 @@ from remesh.orchestrator.control.records import Member
 from remesh.orchestrator.control.recovery import Decision, decide_restore
 from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
+from remesh.orchestrator.plan.placement import local_ranks, place
 from remesh.parallel.layout import Layout
 
 
@@ -229,13 +230,28 @@ def _members(turn: Turn) -> tuple[Member, ...]:
     """The next mesh."""
     state = turn.state
     held_step = partial(_held_step, state)
-    idle = state.roster.in_state(WorkerState.IDLE)
-    idle += last_holders(turn)
-    chosen = state.roster.choose(idle, turn.options.max_dp, held_step, state.last_generation)
-    steps = [held_step(worker) for worker in chosen]
+    roster = state.roster
+    idle = roster.in_state(WorkerState.IDLE) + last_holders(turn)
+    chosen = roster.choose(idle, turn.options.max_dp, held_step, state.last_generation)
+    by_device = {roster.device(worker): worker for worker in chosen}
+    placed = place(
+        list(by_device),
+        Layout(dp=len(chosen)),
+        allow_cross_node_tp=turn.options.allow_cross_node_tp,
+    )
+    for warning in placed.warnings:
+        turn.say(warning)
+    workers = [by_device[device] for device in placed.devices]
+    numbers = local_ranks(placed.devices)
     return tuple(
-        Member(worker=worker.name, node=worker.node, rank=rank, at_step=None if step < 0 else step)
-        for rank, (worker, step) in enumerate(zip(chosen, steps, strict=True))
+        Member(
+            worker=worker.name,
+            node=worker.node,
+            rank=rank,
+            local_rank=numbers[rank],
+            at_step=step if (step := held_step(worker)) >= 0 else None,
+        )
+        for rank, worker in enumerate(workers)
     )
 
 

@@ -13,11 +13,11 @@ from remesh.parallel.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """`rank` is None outside of a mesh; `slot` is the index of its device on the node."""
+    """`rank` is None outside of a mesh; `device` is the index of its device on the node."""
 
     worker: str
     node: str
-    slot: int
+    device: int
     pid: int
     state: str
     rank: int | None
@@ -91,7 +91,7 @@ def _workers(state: State) -> tuple[WorkerView, ...]:
         WorkerView(
             worker=worker.name,
             node=worker.node,
-            slot=worker.slot,
+            device=state.roster.device(worker).index,
             pid=worker.pid,
             state=worker.state.value,
             rank=ranks.get(worker.name) if worker.state is WorkerState.MEMBER else None,

@@ -285,3 +285,40 @@ def test_a_journal_with_joins_and_drains_replays_to_the_same_state():
     assert first.state == second.state
     assert first.state.roster.nodes["b"].domain == "rack-1"
     assert first.state.wanted_nodes == 1
+
+
+def test_ranks_follow_domain_node_and_device_whatever_the_order_of_arrival():
+    drive = Drive(nodes=(), max_dp=6)
+    places = {"b": "rack-2", "head": "rack-1", "c": "rack-1"}
+    for name, domain in places.items():
+        joined = ev.NodeJoined(node=name, slots=2, domain=domain, head=name == "head")
+        drive.do(joined)
+    given = {"b": [1, 0], "head": [3, 2], "c": [0, 1]}
+    for worker in list(drive.state.roster.workers.values()):
+        device = given[worker.node].pop()
+        drive.do(ev.WorkerReady(worker=worker.name, node=worker.node, pid=1, device=device))
+    [form] = forms(drive.commands)
+    assert nodes_of(form) == ["head", "head", "c", "c", "b", "b"]
+    devices = [drive.state.roster.workers[m.worker].device for m in form.members]
+    assert devices == [2, 3, 0, 1, 0, 1]
+    assert [m.local_rank for m in form.members] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_second_worker_on_one_device_is_refused():
+    drive = Drive(nodes=(("head", 2),), max_dp=2)
+    for worker in ("worker-0", "worker-1"):
+        drive.do(ev.WorkerReady(worker=worker, node="head", pid=1, device=0))
+    [end] = of(cmd.EndWorker, drive.commands)
+    assert end.worker == "worker-1"
+    assert end.reason == "was given device 0, which worker-0 has"
+
+
+def test_a_replacement_takes_the_place_of_the_worker_that_it_replaces():
+    drive = running(5, nodes=(("head", 2), ("b", 2)), max_dp=4)
+    drive.lose(drive.members[1])
+    drive.park(6)
+    drive.train(7)
+    drive.ready()
+    leave(drive, 8)
+    assert nodes_of(drive.state.current) == ["head", "head", "b", "b"]
+    assert [w.device for w in drive.controller.view().workers if w.node == "head"] == [0, 1]

@@ -122,13 +122,6 @@ def test_a_worker_that_is_being_ended_still_fills_its_slot():
     assert found.places(2) == ["head"]
 
 
-def test_ranks_go_by_node_with_the_head_first():
-    found = roster(("b", 2), ("head", 2))
-    start_all(found, 4)
-    chosen = found.choose(found.in_state(WorkerState.IDLE), 4, lambda _: -1, 0)
-    assert [worker.node for worker in chosen] == ["head", "head", "b", "b"]
-
-
 def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
     found = roster(("b", 3), ("head", 3))
     start_all(found, 6)
