@@ -20,8 +20,9 @@ from remesh.actors.commits import commit_checkpoint
 from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
 from remesh.actors.inbox import Inbox
-from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
+from remesh.actors.orders import NAMESPACE, RunSpec, form_order
 from remesh.actors.pool import Pool
+from remesh.actors.replay import Snapshots
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_metrics import RunMetrics
 from remesh.actors.run_view import RunView
@@ -52,6 +53,7 @@ from remesh.orchestrator.control.events import (
 )
 from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.snapshot import Snapshot
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.run import RunStatus
 from remesh.parallel.store import StoreServer
@@ -81,6 +83,8 @@ class ControllerActor:
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
+        done = Snapshot(state=self._machine.state, tally=self._begun.tally)
+        self._snapshots = Snapshots(done, self._inbox, self._journal)
         self._ended = self._machine.view().ended
         self._leased_s = time.monotonic()
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
@@ -96,6 +100,7 @@ class ControllerActor:
                 threading.Thread(target=self._watch_driver, daemon=True).start()
                 while not self._ended:
                     self._handle(*self._next())
+                    self._snapshots.after_an_event()
         except Exception as error:
             self._view.fail(error)
             raise
@@ -222,20 +227,9 @@ class ControllerActor:
         self._stores.append(StoreServer.open(host))
         if len(self._stores) > STORES_KEPT:
             self._stores.pop(0).close()
+        where = (host, self._stores[-1].port)
         for member in form.members:
-            order = FormOrder(
-                generation=form.generation,
-                rank=member.rank,
-                world_size=len(form.members),
-                store_host=host,
-                store_port=self._stores[-1].port,
-                form_timeout_s=self._timers.form_s,
-                op_timeout_s=self._timers.restore_s,
-                restore=form.restore,
-                ranks_to_fill=tuple(m.rank for m in form.members if m.at_step != form.from_step),
-                from_step=form.from_step,
-                victim=self._victim(form),
-            )
+            order = form_order(form, member, where, self._timers, self._victim(form))
             self._pool.tell([member.worker], "form", order)
 
     def _victim(self, form: Form) -> int | None:

@@ -31,6 +31,14 @@ class Inbox:
             else:
                 self._waiting.put((event, now_s))
 
+    def write_if_empty(self, write: Callable[[float], None]) -> bool:
+        """Whether nothing waits: then what `write` adds stands after all that was handled."""
+        with self._lock:
+            empty = self._waiting.empty()
+            if empty:
+                write(self._now_s())
+            return empty
+
     def get(self, timeout_s: float) -> tuple[Event, float] | None:
         """The oldest event with the moment of its arrival, None if there is none in time.
 

@@ -22,6 +22,7 @@ from remesh.orchestrator.control.records import CheckpointState, FreshState
 FOLDER = "journal"
 OPENED = "RunOpened"
 CONTINUES = "continues"
+SNAPSHOT = "Snapshot"
 ANNOUNCED = "Announced"
 
 
@@ -59,6 +60,10 @@ class JournalWriter:
         """The last word, which a poll returns as the run's reason and not as an announcement."""
         self._write({"at_s": now_s, "event": ANNOUNCED, "text": text})
 
+    def snapshot(self, values: Any, now_s: float) -> None:
+        """Where a controller that takes over begins to replay, after all events so far."""
+        self._write({"at_s": now_s, "event": SNAPSHOT, "values": values})
+
     def _write(self, entry: dict[str, Any]) -> None:
         self._line(json.dumps(entry, separators=(",", ":")))
 
@@ -85,6 +90,16 @@ class Journal:
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""
         return {entry["node"] for entry in self._entries(NodeJoined.__name__)}
+
+    def snapshot(self) -> tuple[int, Any] | None:
+        """The index of the newest line that holds one, with its values."""
+        for index in range(len(self.lines) - 1, -1, -1):
+            if f'"event":"{SNAPSHOT}"' in self.lines[index]:
+                return index, json.loads(self.lines[index])["values"]
+        return None
+
+    def after(self, line: int) -> "Journal":
+        return replace(self, lines=self.lines[line + 1 :])
 
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""

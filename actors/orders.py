@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.records import Restore
+from remesh.orchestrator.control.commands import Form
+from remesh.orchestrator.control.records import Member, Restore
+from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.faults import Kill
 from remesh.orchestrator.job import Job
 
@@ -53,3 +55,22 @@ class FormOrder:
     ranks_to_fill: tuple[int, ...]
     from_step: int
     victim: int | None
+
+
+def form_order(
+    form: Form, member: Member, store: tuple[str, int], timers: Timers, victim: int | None
+) -> FormOrder:
+    """What this member has to know; `store` is (host, port)."""
+    return FormOrder(
+        generation=form.generation,
+        rank=member.rank,
+        world_size=len(form.members),
+        store_host=store[0],
+        store_port=store[1],
+        form_timeout_s=timers.form_s,
+        op_timeout_s=timers.restore_s,
+        restore=form.restore,
+        ranks_to_fill=tuple(m.rank for m in form.members if m.at_step != form.from_step),
+        from_step=form.from_step,
+        victim=victim,
+    )

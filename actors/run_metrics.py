@@ -1,6 +1,6 @@
 """The metrics of a live run, and the port at which Prometheus finds them without a token."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from importlib.metadata import version
@@ -8,31 +8,15 @@ from ipaddress import ip_address
 from threading import Lock
 from typing import Any
 
-from remesh.actors.journal_files import Journal
 from remesh.actors.metrics import CONTENT_TYPE, render
 from remesh.actors.picture import Picture
 from remesh.actors.status_server import Answers, Page, StatusServer
-from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.job_tables import MetricsTable
 
 Announce = Callable[[str], None]
-
-
-def replayed(journals: Iterable[Journal]) -> Tally:
-    """What a run has done up to the newest event of its journals.
-
-    Cost: every event is handled once more; it is asked for at a start of the run.
-    """
-    tally = Tally()
-    for found in journals:
-        machine = Controller(found.options)
-        for event, now_s in journal.read(found.lines):
-            machine.handle(event, now_s)
-            tally.note(event, now_s, machine.state)
-    return tally
 
 
 class RunMetrics:

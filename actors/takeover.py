@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from remesh.actors.contact import Contact
 from remesh.actors.journal_files import Journal, JournalWriter, read_journals
 from remesh.actors.orders import RunSpec
+from remesh.actors.replay import replayed
 from remesh.actors.run_folder import RunFolder
-from remesh.actors.run_metrics import replayed
 from remesh.actors.status_server import Actions, Answers, StatusServer
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.options import Options
+from remesh.orchestrator.control.snapshot import Snapshot
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.errors import RemeshError
 
@@ -37,40 +38,39 @@ class Beginning:
 
 
 def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
-    """Cost: the run's journals are read and replayed; about 0.1 ms an event.
+    """Cost: the run's journals are read, and replayed from the newest snapshot on.
 
     Raises: RemeshError if somebody else has taken over the run.
     """
     journals = read_journals(folder.path)
-    tally = replayed(journals)
+    before = replayed(journals)
     if journals and journals[-1].incarnation >= spec.incarnation:
-        return _take_over(spec, journals[-1], tally, folder)
+        return _take_over(spec, journals[-1], before, folder)
     return Beginning(
         spec=spec,
         machine=Controller(options),
-        tally=tally,
+        tally=before.tally,
         journal=JournalWriter(folder.path, spec.incarnation, options),
         event=RunStarted(),
         now_s=time.time(),
     )
 
 
-def _take_over(spec: RunSpec, before: Journal, tally: Tally, folder: RunFolder) -> Beginning:
+def _take_over(spec: RunSpec, journal: Journal, before: Snapshot, folder: RunFolder) -> Beginning:
     incarnation = folder.claim_again(spec.run)
     if incarnation is None:
         raise RemeshError(f"another start of this run has taken over {folder.path}; this one ends")
-    machine = before.replay()
-    newest_s = before.newest_s()
+    newest_s = journal.newest_s()
     now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
     restarted = ControllerRestarted(down_s=now_s - newest_s)
     return Beginning(
         spec=replace(spec, incarnation=incarnation),
-        machine=machine,
-        tally=tally,
-        journal=JournalWriter(folder.path, incarnation, before.options, continued=before),
-        event=restarted if machine.state.started else RunStarted(),
+        machine=Controller(journal.options, before.state),
+        tally=before.tally,
+        journal=JournalWriter(folder.path, incarnation, journal.options, continued=journal),
+        event=restarted if before.state.started else RunStarted(),
         now_s=now_s,
-        gone=frozenset(before.nodes()) - machine.state.roster.nodes.keys(),
+        gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),
     )
 
 

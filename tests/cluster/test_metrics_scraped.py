@@ -18,8 +18,9 @@ from tallied_drive import tallied
 
 from remesh.actors.contact import ask
 from remesh.actors.journal_files import Journal
+from remesh.actors.replay import replayed
 from remesh.actors.run_folder import RunFolder
-from remesh.actors.run_metrics import RunMetrics, replayed
+from remesh.actors.run_metrics import RunMetrics
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.job_tables import MetricsTable
 
@@ -83,8 +84,8 @@ def test_series_go_and_counters_stay_through_a_recovery_a_shrink_and_a_restart(s
         assert not [labels for labels in scraper.series("remesh_node_slots") if "b" in str(labels)]
         before = scraper.series("remesh_phase_seconds_total")
 
-    journal = Journal(options=drive.controller.options, lines=tuple(drive.lines))
-    drive.tally = replayed([journal])
+    journal = Journal(incarnation=1, options=drive.controller.options, lines=tuple(drive.lines))
+    drive.tally = replayed([journal]).tally
     with served(drive, drive.tally, port):
         drive.steps(20)
         seen(scraper, "remesh_step", 20)

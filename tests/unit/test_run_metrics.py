@@ -13,7 +13,8 @@ from tallied_drive import through_everything
 from remesh.actors.journal_files import Journal
 from remesh.actors.metrics import render
 from remesh.actors.picture import Picture
-from remesh.actors.run_metrics import RunMetrics, replayed
+from remesh.actors.replay import replayed
+from remesh.actors.run_metrics import RunMetrics
 from remesh.actors.status_server import StatusServer
 from remesh.orchestrator.job_tables import MetricsTable
 
@@ -115,7 +116,7 @@ def test_nothing_else_is_to_be_had_at_the_metrics_port(metrics):
 
 def test_a_restarted_controller_counts_on_from_the_journal(drive):
     options, view = drive.controller.options, drive.controller.view()
-    tally = replayed([Journal(incarnation=1, options=options, lines=tuple(drive.lines))])
+    tally = replayed([Journal(incarnation=1, options=options, lines=tuple(drive.lines))]).tally
     shown = [
         render(Picture(run="tiny", version="1", view=view, tally=known))
         for known in (tally, drive.tally)

@@ -1,0 +1,99 @@
+"""A controller that takes over begins at the newest snapshot, and stands where a replay leads."""
+
+import json
+import time
+
+from control_drive import records
+from tallied_drive import tallied, through_everything
+
+from remesh.actors import replay
+from remesh.actors.inbox import Inbox
+from remesh.actors.journal_files import JournalWriter, read_journals
+from remesh.actors.replay import Snapshots, replayed
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control import journal
+from remesh.orchestrator.control.snapshot import Snapshot, encode
+
+
+def written(path, incarnation, drive, *, snapshot_after=None):
+    writer = JournalWriter(path, incarnation, drive.controller.options)
+    for index, (event, now_s) in enumerate(journal.read(drive.lines)):
+        writer.event(event, now_s)
+        if index == snapshot_after:
+            writer.snapshot(encode(replayed(read_journals(path))), now_s)
+    return writer
+
+
+def test_a_snapshot_anywhere_leads_to_the_same_state_and_tally(tmp_path):
+    drive = through_everything()
+    for after in range(0, len(drive.lines), 3):
+        written(tmp_path / str(after), 1, drive, snapshot_after=after)
+        (found,) = read_journals(tmp_path / str(after))
+        assert found.snapshot() is not None
+        there = replayed([found])
+        assert there.state == drive.state == found.replay().state
+        assert there.tally == drive.tally
+
+
+def test_the_tally_counts_on_over_all_starts(tmp_path):
+    first = through_everything()
+    written(tmp_path, 1, first, snapshot_after=20)
+    second = tallied(5, tally=first.tally)
+    written(tmp_path, 2, second, snapshot_after=9)
+    there = replayed(read_journals(tmp_path))
+    assert (there.state, there.tally) == (second.state, second.tally)
+    assert there.tally.starts == 2
+
+
+def test_a_snapshot_of_another_version_is_passed_over(tmp_path):
+    drive = tallied(5)
+    writer = written(tmp_path, 1, drive)
+    values = encode(Snapshot(state=drive.state, tally=drive.tally))
+    values["of"]["state"]["of"]["colour"] = "red"
+    writer.snapshot(values, 99.0)
+    there = replayed(read_journals(tmp_path))
+    assert (there.state, there.tally) == (drive.state, drive.tally)
+
+
+def test_without_a_journal_nothing_was_done():
+    assert replayed([]).tally.starts == 0
+
+
+def live(tmp_path, drive):
+    writer = written(tmp_path, 1, drive)
+    inbox = Inbox(writer, lambda: drive.now_s)
+    there = Snapshot(state=drive.state, tally=drive.tally)
+    return writer, inbox, Snapshots(there, inbox, writer)
+
+
+def count_of_snapshots(writer):
+    return sum(json.loads(line)["event"] == "Snapshot" for line in writer.path.open())
+
+
+def test_snapshots_are_taken_now_and_then_and_only_of_what_the_journal_holds(tmp_path):
+    writer, inbox, snapshots = live(tmp_path, tallied(5))
+    for _ in range(replay.EVERY - 1):
+        snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 0
+    inbox.put(ev.Tick())
+    snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 0  # an event that is not handled stands in the journal
+    inbox.get(0.0)
+    snapshots.after_an_event()
+    snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 1
+
+
+def test_a_long_journal_is_taken_up_at_once(tmp_path):
+    drive = tallied(5, steps=10**6)
+    for step in range(6, 3006):
+        news = ev.StepsDone(worker="worker-0", generation=1, records=records(step, step, 1.0))
+        drive.do(news)
+    written(tmp_path, 1, drive).snapshot(
+        encode(Snapshot(state=drive.state, tally=drive.tally)), drive.now_s
+    )
+    journals = read_journals(tmp_path)
+    began_s = time.process_time()
+    there = replayed(journals)
+    assert time.process_time() - began_s < 0.1
+    assert (there.state, there.tally) == (drive.state, drive.tally)
