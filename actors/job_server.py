@@ -164,7 +164,7 @@ def room_of(status: Any) -> int | None:
 def _job(values: dict[str, Any]) -> RayJob:
     return RayJob(
         ray_id=values["submission_id"],
-        status=WORDS[values["status"]],
+        status=WORDS.get(values["status"], values["status"].lower()),
         message=values.get("message") or "",
         started_s=(values.get("start_time") or 0) / 1000,
         exit_code=values.get("driver_exit_code"),

@@ -77,12 +77,13 @@ def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerp
         incarnation=folder.claim(run),
         max_members=_max_members(job, options),
         kills=options.kills,
-        driver_lease_s=_driver_lease_s(job, options),
+        driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
     )
 
 
-def _driver_lease_s(job: Job, options: RunOptions) -> float:
+def driver_lease_s(job: Job, options: RunOptions) -> float:
+    """How long the run goes on when its driver is gone."""
     if options.submission:
         return job.elastic.orphan_after_s
     return Timers(patience_s=job.elastic.patience_s).lease_s

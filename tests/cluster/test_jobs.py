@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -102,8 +103,13 @@ def test_stopped_resumed_and_taken_up_it_trains_the_same_curve(job_place, server
     until(lambda: step_of(job_place, "tossed") >= 5, 60, "step 5")
     follower.kill()
     follower.wait()
-    again = job_place.remesh(*submit)
-    assert (again.code, "tossed is running" in again.err) == (0, True)
+    attached = job_place.start(*submit, "--wait")
+    assert attached.stdout.readline()
+    attached.send_signal(signal.SIGINT)
+    left = job_place.finish(attached)
+    assert left.code == 130
+    assert "tossed is running" in left.err
+    assert "the job goes on" in left.err
     stopped = job_place.remesh("stop", "tossed")
     saved_at = int(re.search(r"saved at step (\d+)", stopped.err)[1])
     assert stopped.code == 0

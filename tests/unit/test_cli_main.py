@@ -34,6 +34,11 @@ TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
         (["status", "/nowhere"], "/nowhere: no such run"),
         (["data", "build", "/nowhere", "--out", "x", "--seq-len", "8"], "no source /nowhere"),
         (["data", "build", "x", "--out", "x"], "--seq-len"),
+        (["submit", TINY], "no cluster: give --address http://HOST:8265"),
+        (["submit", TINY, "--id", "my run/1", "--address", "x:1"], "an id has 1 to 63 letters"),
+        (["submit", TINY, "--set", "train.steps=-3", "--address", "x:1"], "expected at least 1"),
+        (["submit", "none.toml", "--address", "x:1"], "none.toml: no such file"),
+        (["logs", "first", "--address", "ray://head:10001"], "expected http://HOST:8265"),
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error_and_code_2(

@@ -11,8 +11,11 @@ from remesh.actors import jobs
 from remesh.actors.entry_point import ENTRY_POINT, JOB_CONFIG, own_submission
 from remesh.actors.job_server import JobServer, room_of
 from remesh.actors.jobs import RayJob
+from remesh.actors.submit import driver_lease_s
 from remesh.cli.jobs import SubmitRequest, job_rows, submission_of
 from remesh.orchestrator.errors import RemeshError, UnreachableError, UserError
+from remesh.orchestrator.job import load_job
+from remesh.orchestrator.run import RunOptions
 from remesh.orchestrator.submission import (
     KEY,
     Submission,
@@ -260,6 +263,12 @@ def test_a_driver_without_a_submission_says_what_to_use(monkeypatch):
     monkeypatch.delenv(JOB_CONFIG, raising=False)
     with pytest.raises(RemeshError, match="remesh submit JOB"):
         own_submission()
+
+
+def test_a_submitted_run_outlives_its_driver_for_half_an_hour_an_attached_one_for_40_patiences():
+    job = load_job(TINY)
+    assert driver_lease_s(job, RunOptions(submission="first")) == 1800
+    assert driver_lease_s(job, RunOptions()) == 20
 
 
 def test_a_head_without_remesh_says_so():
