@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control.events import (
@@ -19,6 +18,7 @@ from remesh.orchestrator.control.events import (
 )
 from remesh.orchestrator.sim.mesh import Mesh
 from remesh.orchestrator.sim.network import Network
+from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.process import Process
 from remesh.orchestrator.sim.world import InvariantError, Saved, World, value_after
 
@@ -26,7 +26,6 @@ HEAD = "node-0"
 START_FAILS = 0.03
 COMMIT_FAILS = 0.05
 LAST_WORDS = 0.5
-AMID = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +48,7 @@ class Cluster:
     """Carries out commands as the actors would. `tell` hands an event to the controller.
 
     `knows` says whether the controller counts on a node, `voted` hears of every finished step.
-    `restart` makes a new controller. While there is none, the cluster is `headless` and words are
-    kept by those who have them to tell.
+    `restart` makes a new controller after an outage of the one before.
     """
 
     world: World
@@ -64,10 +62,16 @@ class Cluster:
     meshes: dict[int, Mesh] = field(default_factory=dict)
     ended: bool = False
     stopping: bool = False
-    doomed_for_s: float | None = None
-    lives: int = 1
-    headless: bool = False
-    untold: list[Event] = field(default_factory=list)
+    outages: Outages = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outages = Outages(
+            world=self.world,
+            processes=self.processes,
+            meshes=self.meshes,
+            tell=self.tell,
+            restart=self.restart,
+        )
 
     def join(self, address: str | None = None) -> None:
         """A further node offers its slots, or one that was there comes back under another name."""
@@ -112,7 +116,7 @@ class Cluster:
         if not process.alive:
             return
         died_at_s = self.world.agenda.now_s
-        self._die(process)
+        process.die()
         event = WorkerLost(worker=process.name, cause=cause, died_at_s=died_at_s)
         delay_s = self.world.between(0.013, 0.06)
         self.world.agenda.after(delay_s, lambda: self.post(process.node, event))
@@ -121,7 +125,7 @@ class Cluster:
         """A node dies with all its processes; nobody tells but its silence."""
         host.alive = False
         for process in self._on(host):
-            self._die(process)
+            process.die()
         self._watch(host)
 
     def drain(self, host: Host, for_s: float) -> None:
@@ -130,29 +134,6 @@ class Cluster:
         now_s = self.world.agenda.now_s
         self.tell(NodeDraining(node=host.name, cause="Ray drains it", deadline_s=now_s + for_s))
         self.world.agenda.after(for_s, lambda: self._gone(host))
-
-    def kill_controller(self, for_s: float) -> None:
-        """It dies, now or at its next event, amid what it was about to do."""
-        if self.headless:
-            return
-        if self.world.chance.random() < AMID:
-            self.doomed_for_s = for_s
-        else:
-            self.lose_controller(for_s)
-
-    def lose_controller(self, for_s: float) -> None:
-        self.headless, self.doomed_for_s = True, None
-        for mesh in self.meshes.values():
-            mesh.lose_store()
-        lives, agenda = self.lives, self.world.agenda
-        agenda.after(self.world.timers.lease_s, lambda: self._end_leases(lives))
-        agenda.after(for_s, self._return)
-
-    def hear(self, event: Event) -> bool:
-        """Whether somebody is there to be told; if not, it will be told later."""
-        if self.headless:
-            self.untold.append(event)
-        return not self.headless
 
     def cut(self, host: Host, for_s: float) -> None:
         """A node is unreachable for a while. Its processes live on, at most for their lease."""
@@ -180,7 +161,7 @@ class Cluster:
         """Whatever is left there ends, and a node that drains can go."""
         host = self.hosts[command.node]
         for process in self._on(host):
-            self._die(process)
+            process.die()
         if host.draining:
             self.world.agenda.after(self.world.between(0.0, 1.0), lambda: self._gone(host))
 
@@ -188,36 +169,8 @@ class Cluster:
         if host.alive:
             self.kill_host(host)
 
-    def _end_leases(self, lives: int) -> None:
-        if self.headless and self.lives == lives:
-            for process in self.processes.values():
-                self._die(process)
-
-    def _return(self) -> None:
-        """A new controller is there. It finds out who has died, and is told the rest."""
-        self.headless = False
-        self.lives += 1
-        self.restart()
-        untold, self.untold = self.untold, []
-        for process in self.processes.values():
-            if not process.alive:
-                untold.append(WorkerLost(worker=process.name, cause="died meanwhile"))
-        for event in untold:
-            self.world.agenda.after(self.world.between(0.0, 0.3), partial(self._tell_late, event))
-
-    def _tell_late(self, event: Event) -> None:
-        """An agent tells only of those that are frozen still."""
-        if not isinstance(event, WorkerFrozen) or self.processes[event.worker].frozen:
-            self.tell(event)
-
     def _on(self, host: Host) -> list[Process]:
         return [process for process in self.processes.values() if process.node == host.name]
-
-    def _die(self, process: Process) -> None:
-        if process.alive:
-            process.alive = False
-            if process.mesh is not None:
-                process.mesh.died(process)
 
     def _watch(self, host: Host) -> None:
         """The controller's watch of beats: silent after one patience, lost after three."""
@@ -231,7 +184,7 @@ class Cluster:
 
     def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
         def check() -> None:
-            if self.headless:
+            if self.outages.away:
                 self.world.agenda.after(self.world.timers.adopt_s, check)
             elif host.cut_off or not host.alive:
                 self.tell(event)
@@ -252,13 +205,13 @@ class Cluster:
     def _rejoin(self, host: Host) -> None:
         """A node that was given up starts over: none of its old processes may go on."""
         for process in self._on(host):
-            self._die(process)
+            process.die()
         self._offer(host)
 
     def _end_lease(self, host: Host) -> None:
         if host.cut_off:
             for process in self._on(host):
-                self._die(process)
+                process.die()
 
     def _thaw(self, process: Process) -> None:
         if process.alive and process.frozen:
@@ -318,11 +271,11 @@ class Cluster:
         for member in members:
             if (commit.generation, commit.step, member.worker) not in self.world.written:
                 raise InvariantError(f"{commit} lacks the file of {member.worker}")
-        delay_s, lives = self.world.between(0.001, 0.02), self.lives
-        self.world.agenda.after(delay_s, lambda: self._committed(commit, lives))
+        delay_s, life = self.world.between(0.001, 0.02), self.outages.life
+        self.world.agenda.after(delay_s, lambda: self._committed(commit, life))
 
-    def _committed(self, commit: cmd.Commit, lives: int) -> None:
-        if self.headless or self.lives != lives:
+    def _committed(self, commit: cmd.Commit, life: int) -> None:
+        if self.outages.over(life):
             if self.world.chance.random() < LAST_WORDS:
                 self._put_manifest(commit)
             return

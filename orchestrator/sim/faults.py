@@ -90,7 +90,7 @@ def _flap(cluster: Cluster) -> None:
 def _kill_controller(cluster: Cluster) -> None:
     """Mostly Ray starts it again at once, sometimes only after all leases have lapsed."""
     world = cluster.world
-    cluster.kill_controller(world.between(0.3, 4.0) if _often(world) else world.timers.lease_s + 5)
+    cluster.outages.strike(world.between(0.3, 4.0) if _often(world) else world.timers.lease_s + 5)
 
 
 def _cut_off(cluster: Cluster) -> None:

@@ -69,6 +69,12 @@ class Process:
         elif self.alive:
             action()
 
+    def die(self) -> None:
+        if self.alive:
+            self.alive = False
+            if self.mesh is not None:
+                self.mesh.died(self)
+
     def in_mesh(self, generation: int) -> bool:
         return self.alive and self.generation == generation and self.doing in ACTIVE
 

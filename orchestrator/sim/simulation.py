@@ -100,7 +100,7 @@ class Simulation:
         chance = Random(self.seed)  # noqa: S311 - a simulation, not a secret
 
         def tell(event: Event) -> None:
-            if cluster.hear(event):
+            if cluster.outages.hear(event):
                 self._handle(cluster, event)
 
         def voted(generation: int, step: int) -> None:
@@ -139,13 +139,13 @@ class Simulation:
         self.invariants.after(event, commands)
         if self.controller.state.phase in ENDED and not cluster.ended:
             self.invariants.at_end()
-        doomed_for_s = cluster.doomed_for_s
+        doomed_for_s = cluster.outages.doomed_for_s
         if doomed_for_s is not None:
             commands = commands[: cluster.world.chance.randint(0, len(commands))]
         for command in commands:
             cluster.carry_out(command)
         if doomed_for_s is not None:
-            cluster.lose_controller(doomed_for_s)
+            cluster.outages.begin(doomed_for_s)
         self._keep_deadline(cluster)
 
     def _restart(self, cluster: Cluster) -> None:
@@ -169,7 +169,7 @@ class Simulation:
         self.deadline_s = deadline_s
 
         def tick() -> None:
-            alive = controller is self.controller and not cluster.headless
+            alive = controller is self.controller and not cluster.outages.away
             if alive and controller.next_deadline_s() == deadline_s:
                 self.deadline_s = None
                 cluster.tell(Tick())

@@ -6,7 +6,14 @@ import pytest
 
 from remesh.orchestrator.control.commands import Commit, Form, StartWorker
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import NodeJoined, NodeLost, RunStarted, Tick, WorkerLost
+from remesh.orchestrator.control.events import (
+    ControllerRestarted,
+    NodeJoined,
+    NodeLost,
+    RunStarted,
+    Tick,
+    WorkerLost,
+)
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import FreshState, Member
 from remesh.orchestrator.sim.__main__ import main
@@ -83,6 +90,15 @@ def test_a_blink_is_not_a_fault(seed):
     assert all(life.recovery_s is None for life in outcome.generations)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_death_of_the_controller_ends_no_mesh_unless_all_leases_lapse(seed):
+    outcome = scene(("kill controller", 2.0), seed=seed)
+    assert outcome.status == "finished"
+    lapsed = any("died meanwhile" in line for line in outcome.trace)
+    for life in outcome.generations:
+        assert lapsed or (life.recovery_s is None and life.lost_steps == 0)
+
+
 def test_a_run_without_a_chance_ends_with_the_last_cause():
     settings = Settings(steps=60, every=100, step_s=0.13, max_failures=3)
     deaths = [("kill all", 4.0 * number) for number in range(1, 9)]
@@ -105,6 +121,15 @@ def watched():
     for event in (NodeJoined(node="a", slots=1), NodeJoined(node="b", slots=1), RunStarted()):
         watch.after(event, controller.handle(event, 0.0))
     return watch
+
+
+def test_a_restarted_controller_may_repeat_itself_but_not_contradict_itself():
+    watch = watched()
+    commit = Commit(generation=7, step=4, files=())
+    watch.after(Tick(), [form(1, 0), commit])
+    watch.after(ControllerRestarted(down_s=1.0), [form(1, 0), commit])
+    with pytest.raises(InvariantError, match="does not follow"):
+        watch.after(ControllerRestarted(down_s=1.0), [form(1, 3)])
 
 
 def form(generation, from_step):
