@@ -110,7 +110,8 @@ class JobServer:
         except HTTPError as error:
             raise self._refusal(error) from None
         except (OSError, ValueError, HTTPException) as error:
-            raise UnreachableError(f"no Ray job server answers at {self._url}: {error}") from None
+            reason = getattr(error, "reason", error)
+            raise UnreachableError(f"no Ray job server answers at {self._url}: {reason}") from None
 
     def _refusal(self, error: HTTPError) -> RemeshError:
         with error:
