@@ -14,6 +14,7 @@ import ray
 
 from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.placement import group_name, remove_group
 from remesh.actors.processes import kill
 from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.orchestrator.control.timers import Timers
@@ -104,8 +105,16 @@ class Agent:
             for stamps in self._workers.values():
                 self._kill(stamps)
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._free_node()
         finally:
             os._exit(0)
+
+    def _free_node(self) -> None:
+        """Remove the node's placement group, if Ray answers; a run that lives does so itself."""
+        name = group_name(self._spec.run, self._node)
+        thread = threading.Thread(target=remove_group, args=(name,), daemon=True)
+        thread.start()
+        thread.join(self._timers.end_s)
 
     def _kill(self, stamps: Stamps) -> None:
         if process := stamps.process():

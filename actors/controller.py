@@ -46,6 +46,7 @@ from remesh.orchestrator.control.events import (
     CommitFailed,
     Event,
     NodeJoined,
+    NodeLost,
     NodeSilent,
     StopRequested,
     Tick,
@@ -185,6 +186,8 @@ class ControllerActor:
             self._metrics.note(event, now_s)
             for command in commands:
                 self._carry_out(command, now_s)
+        if isinstance(event, NodeLost):
+            self._pool.release(event.node)
         if isinstance(event, NodeSilent) and event.node not in self._machine.state.roster.nodes:
             self._watch.lose(event.node, "silent while its generation ended")
 
@@ -215,9 +218,10 @@ class ControllerActor:
                 assert_never(command)
 
     def _start_worker(self, worker: str, node: str) -> None:
-        if self._pool.start_agent(node, self._watch.node_id(node)):
+        room = self._watch.room(node)
+        if self._pool.start_agent(node, room.node_id):
             self._watch.agent(node)
-        life = self._pool.start_worker(worker, node, self._watch.node_id(node))
+        life = self._pool.start_worker(worker, node, room)
         if life is not None:
             self._watch.worker(worker, life)
 

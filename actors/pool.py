@@ -1,8 +1,9 @@
 """The run's actors on the cluster: agents and workers are started, addressed and ended here.
 
-They are detached and named, so that they outlive their controller for the length of their lease,
-and pinned to their node. A worker is never restarted by Ray, which would hide its loss. What a
-controller is to start may be there already, started by the controller before it.
+They are detached and named, so that they outlive their controller for the length of their lease.
+An agent is pinned to its node by the node's id, a worker by the node's placement group. A worker is
+never restarted by Ray, which would hide its loss. What a controller is to start may be there
+already, started by the controller before it.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from remesh.actors.agent import Agent
 from remesh.actors.lives import LIFE, LIFE_THREADS
 from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.actors.placement import Groups, Room
 from remesh.actors.worker import Worker
 
 CONTROL = "control"
@@ -29,6 +31,7 @@ class Pool:
         self._agent_lives: dict[str, Any] = {}
         self._leaving: dict[str, Any] = {}
         self._workers: dict[str, Any] = {}
+        self._groups = Groups(spec)
         self._ended = False
 
     def start_agent(self, node: str, node_id: str) -> bool:
@@ -37,7 +40,8 @@ class Pool:
             return False
         if node in self._leaving:  # it still clears up what the new one is about to make
             ray.wait([self._leaving.pop(node)], timeout=END_LIMIT_S)
-        agent = self._start(Agent, f"agent-{node}", node_id, num_cpus=0)
+        affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        agent = self._start(Agent, f"agent-{node}", affinity, {"num_cpus": 0})
         self._agents[node] = agent.remote(self._spec, node)
         self._agent_lives[node] = self._agents[node].live.remote()
         return True
@@ -47,21 +51,25 @@ class Pool:
         agent = self._find(f"agent-{node}")
         if agent is not None:
             self._agents[node], self._agent_lives[node] = agent, _outlive(agent)
+        self._groups.adopt(node)
 
     def release(self, node: str) -> None:
-        """End the agent, and with it whatever is left there."""
+        """End the agent, and with it whatever is left there; of a dead node nothing is."""
+        self._groups.remove(node)
         if node in self._agents:
             _control(self._agents.pop(node), "end")
             self._leaving[node] = self._agent_lives.pop(node)
 
-    def start_worker(self, worker: str, node: str, node_id: str) -> Any:
+    def start_worker(self, worker: str, node: str, room: Room) -> Any:
         """The worker's life: a reference that fails when its process dies. None if it is known."""
         if worker in self._workers or self._ended:
             return None
         life = self.adopt_worker(worker)
         if life is not None:
             return life
-        handle = self._start(Worker, worker, node_id, num_cpus=1).remote(self._spec, worker, node)
+        one = {"num_cpus": 1} if room.resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
+        place = self._groups.strategy(node, room)
+        handle = self._start(Worker, worker, place, one).remote(self._spec, worker, node)
         self._workers[worker] = handle
         return handle.live.remote()
 
@@ -102,6 +110,7 @@ class Pool:
         lives = [*self._agent_lives.values(), *self._leaving.values()]
         if lives:
             ray.wait(lives, num_returns=len(lives), timeout=END_LIMIT_S)
+        self._groups.remove_all()
 
     def _actor_name(self, name: str) -> str:
         return f"remesh-{self._spec.run}-{name}"
@@ -113,14 +122,14 @@ class Pool:
         except ValueError:
             return None
 
-    def _start(self, cls: type, name: str, node_id: str, *, num_cpus: int) -> Any:
+    def _start(self, cls: type, name: str, place: Any, resources: dict[str, int]) -> Any:
         return ray.remote(concurrency_groups={CONTROL: 2, LIFE: LIFE_THREADS})(cls).options(
             name=self._actor_name(name),
             namespace=NAMESPACE,
             lifetime="detached",
             max_restarts=0,
-            num_cpus=num_cpus,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+            scheduling_strategy=place,
+            **resources,
         )
 
 

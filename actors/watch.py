@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from remesh.actors.placement import Room
 from remesh.actors.private_ray import draining_nodes
 from remesh.orchestrator.control.events import (
     Event,
@@ -44,7 +45,7 @@ class Watch:
         self._died_at_s = died_at_s
         self._timers = timers
         self._lock = threading.Lock()
-        self._node_ids: dict[str, str] = {}
+        self._rooms: dict[str, Room] = {}
         self._beats: dict[str, float] = {}
         self._silent: set[str] = set()
         self._offered: set[str] = set()
@@ -96,9 +97,9 @@ class Watch:
             self._released.add(node)
             self._beats.pop(node, None)
 
-    def node_id(self, node: str) -> str:
-        """Ray's id of a node that was offered."""
-        return self._node_ids[node]
+    def room(self, node: str) -> Room:
+        """What a node offered."""
+        return self._rooms[node]
 
     def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
         """An agent's sign of life, with the workers that give none; how many nodes beat.
@@ -152,10 +153,11 @@ class Watch:
             resources = entry["Resources"]
             if not entry["Alive"]:
                 self.lose(node, "Ray lost it")
-            elif slots := int(resources.get("GPU", 0)) or int(resources.get("CPU", 0)):
+            elif room := _room(entry):
+                self._rooms[node] = room
                 joined = NodeJoined(
                     node=node,
-                    slots=slots,
+                    slots=room.slots,
                     domain=_domain(entry.get("Labels") or {}),
                     head=HEAD in resources,
                     host=entry["NodeManagerAddress"],
@@ -165,23 +167,29 @@ class Watch:
 
     def _look_at_drains(self) -> None:
         draining = draining_nodes()
-        for node, node_id in list(self._node_ids.items()):
-            if node_id in draining and node in self._offered and node not in self._draining:
+        for node, room in list(self._rooms.items()):
+            if room.node_id in draining and node not in self._draining:
                 self._draining.add(node)
-                deadline_s = draining[node_id]
+                deadline_s = draining[room.node_id]
                 self._post(NodeDraining(node=node, cause="Ray drains it", deadline_s=deadline_s))
 
-    def _name(self, entry: dict[str, Any]) -> str:
+    @staticmethod
+    def _name(entry: dict[str, Any]) -> str:
         """A node's address and the start of its id: short, and another one after a restart."""
-        node_id = str(entry["NodeID"])
-        name = f"{entry['NodeManagerAddress']}-{node_id[:6]}"
-        self._node_ids[name] = node_id
-        return name
+        return f"{entry['NodeManagerAddress']}-{entry['NodeID'][:6]}"
 
     def _offer(self, joined: NodeJoined) -> None:
         if joined.node not in self._offered:
             self._offered.add(joined.node)
             self._post(joined)
+
+
+def _room(entry: dict[str, Any]) -> Room | None:
+    """A node with GPUs offers those, any other its CPUs; None if it has neither."""
+    for resource in ("GPU", "CPU"):
+        if slots := int(entry["Resources"].get(resource, 0)):
+            return Room(node_id=str(entry["NodeID"]), slots=slots, resource=resource)
+    return None
 
 
 def _domain(labels: Mapping[str, str]) -> str:

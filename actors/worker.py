@@ -53,7 +53,7 @@ class Worker:
 
             stamps = self._begin_to_beat()
             self._trainer = build_trainer(self._spec, self._worker, self._node, stamps, post)
-            post(WorkerReady(worker=self._worker, node=self._node, pid=os.getpid()))
+            post(self._ready())
             self._trainer.run()
         except USER_ERRORS as error:
             self._last_word(post(self._erred(str(error))))
@@ -88,6 +88,17 @@ class Worker:
             stamps[Field.BEAT_NS] = time.monotonic_ns()
             time.sleep(timers.silent_s / 5)
         os._exit(1)
+
+    def _ready(self) -> WorkerReady:
+        """The word that it is warm, with the index of the GPU that it was given, if it was."""
+        given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        indices = [int(index) for index in given if index.isdecimal()]
+        return WorkerReady(
+            worker=self._worker,
+            node=self._node,
+            pid=os.getpid(),
+            device=next(iter(indices), None),
+        )
 
     def _erred(self, error: str) -> WorkerErred:
         generation = self._trainer.generation if self._trainer else 0

@@ -1,4 +1,4 @@
-"""On hosts with addresses of their own: one joins, one crashes, one is cut off; no bit changes."""
+"""On hosts with their own addresses: one joins, crashes, drains, is cut off; no bit changes."""
 
 import shutil
 import signal
@@ -153,6 +153,19 @@ def test_a_crashed_host_is_done_without(hosts, place, undisturbed, steps):
         hosts.crash(hosts.up[-1])
         report = run.finish()
     assert report["generations"][-1]["layout"] == "dp=2"
+    assert bits(report) == bits(undisturbed[0])
+
+
+def test_a_host_that_drains_is_done_without_and_costs_no_step(hosts, place, undisturbed, steps):
+    hosts.stand(3)
+    with Run(hosts, place, "drained", steps=steps) as run:
+        run.trains(members=3)
+        hosts.drain(hosts.up[-1])
+        report = run.finish()
+    lives = report["generations"]
+    assert [life["layout"] for life in lives] == ["dp=3", "dp=2"]
+    assert [(life["lost_steps"], life["died_at_s"]) for life in lives] == [(0, None)] * 2
+    assert "doing without" in lives[1]["reason"]
     assert bits(report) == bits(undisturbed[0])
 
 

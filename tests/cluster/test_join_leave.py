@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,26 @@ def told(story):
     until(lambda: not story.workers(second), GONE_S, "nothing is left on the drained node")
 
     story.process.send_signal(signal.SIGINT)
-    return story.finish(130)
+    report = story.finish(130)
+    story.seen["groups"] = groups_of(story)
+    return report
+
+
+def groups_of(story):
+    """(name, state) of each placement group that there ever was, as Ray tells a driver."""
+    script = (
+        "import ray; from ray.util import placement_group_table as table;"
+        "ray.init(log_to_driver=False, logging_level='ERROR');"
+        "print(*(f\"{g['name']} {g['state']}\" for g in table().values()), sep='\\n')"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**story.place.environment, "RAY_ADDRESS": story.cluster.address},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [tuple(line.split()) for line in found.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +170,13 @@ def test_a_node_that_is_scaled_away_stays_as_a_spare_and_a_drained_one_does_not(
     assert states(story.seen["scaled down"])[:2] == ["used", "spare"]
     assert states(story.seen["scaled up"])[:2] == ["used", "used"]
     assert states(story.seen["drained"])[:2] == ["used", "drained"]
+
+
+def test_each_node_has_one_placement_group_and_none_is_left_at_the_end(story):
+    groups = story.seen["groups"]
+    used = {node["node"] for node in story.seen["joined"]["nodes"]}
+    assert {name.split("-", 2)[2] for name, _ in groups} == used
+    assert {state for _, state in groups} == {"REMOVED"}
 
 
 def test_the_commands_say_what_comes_of_it_or_refuse_with_the_bound(story):

@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from remesh.actors.watch import Watch
+from remesh.actors.placement import Room
+from remesh.actors.watch import Watch, _domain, _room
 from remesh.orchestrator.control.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
 from remesh.orchestrator.control.timers import Timers
 
@@ -109,3 +110,32 @@ def test_a_watch_that_takes_over_offers_nobody_twice_and_waits_for_the_first_bea
             assert listener.events == []
             watch.resume(offered=[], gone=[], heard=["node"])
     assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]
+
+
+def test_a_node_that_was_let_go_is_not_missed_and_gets_no_more_leases(listener):
+    listener.watch.release("node")
+    assert listener.watch.beat("node", ()) == 0
+    assert "node" not in listener.watch._beats
+    listener.look()
+    assert listener.events == []
+    listener.watch.agent("node")
+    assert listener.watch.beat("node", ()) == 1
+
+
+@pytest.mark.parametrize(
+    ("resources", "slots", "resource"),
+    [({"CPU": 4.0}, 4, "CPU"), ({"CPU": 64.0, "GPU": 8.0}, 8, "GPU"), ({"CPU": 2.5}, 2, "CPU")],
+)
+def test_a_node_offers_its_gpus_or_else_its_cpus(resources, slots, resource):
+    found = _room({"NodeID": "ab12", "Resources": resources})
+    assert found == Room(node_id="ab12", slots=slots, resource=resource)
+
+
+def test_a_node_without_processors_offers_nothing():
+    assert _room({"NodeID": "ab12", "Resources": {"CPU": 0.5}}) is None
+
+
+def test_the_domain_of_a_node_is_its_label():
+    assert _domain({}) == ""
+    assert _domain({"ray.io/gpu-domain": "nvl-1"}) == "nvl-1"
+    assert _domain({"ray.io/gpu-domain": "nvl-1", "remesh/domain": "rack-7"}) == "rack-7"
