@@ -125,6 +125,16 @@ def test_techniques_that_are_not_there_are_refused_by_name(key, technique):
     assert "not available in this version" in text
 
 
+def test_bounds_of_nodes_have_to_agree_with_each_other_and_with_the_workers():
+    assert "elastic.min_nodes = 3 is above elastic.max_nodes = 2" in refusal(
+        "elastic.min_nodes=3", "elastic.max_nodes=2"
+    )
+    assert "elastic.min_nodes = 5 is above elastic.max_workers = 4" in refusal(
+        "elastic.min_nodes=5"
+    )
+    assert tiny().elastic.max_nodes is None
+
+
 def test_losing_the_same_bits_is_not_on_offer():
     assert "elastic.same_bits = false is not available" in refusal("elastic.same_bits=false")
 
