@@ -212,7 +212,7 @@ class ControllerActor:
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
-                self._journal.ending(f"{command.status}: {command.reason}", now_s)
+                self._journal.ending(command.sentence, now_s)
                 self._ended = True
             case _:
                 assert_never(command)

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from remesh.actors.contact import Contact
 from remesh.actors.journal_files import Journal, JournalWriter, read_journals
 from remesh.actors.orders import RunSpec
-from remesh.actors.replay import replayed
+from remesh.actors.replay import Replayed, replayed
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.status_server import Actions, Answers, StatusServer
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.snapshot import Snapshot
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.errors import RemeshError
 
@@ -56,18 +55,21 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     )
 
 
-def _take_over(spec: RunSpec, journal: Journal, before: Snapshot, folder: RunFolder) -> Beginning:
+def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFolder) -> Beginning:
     incarnation = folder.claim_again(spec.run)
     if incarnation is None:
         raise RemeshError(f"another start of this run has taken over {folder.path}; this one ends")
     newest_s = journal.newest_s()
     now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
+    writer = JournalWriter(folder.path, incarnation, journal.options, continued=journal)
+    for text in before.unsaid:
+        writer.announcement(text, now_s)
     restarted = ControllerRestarted(down_s=now_s - newest_s)
     return Beginning(
         spec=replace(spec, incarnation=incarnation),
         machine=Controller(journal.options, before.state),
         tally=before.tally,
-        journal=JournalWriter(folder.path, incarnation, journal.options, continued=journal),
+        journal=writer,
         event=restarted if before.state.started else RunStarted(),
         now_s=now_s,
         gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),

@@ -88,5 +88,9 @@ class End:
     reason: str
     user_error: bool = False
 
+    @property
+    def sentence(self) -> str:
+        return f"{self.status}: {self.reason}"
+
 
 Command = StartWorker | EndWorker | ReleaseNode | Form | Fence | Drain | Commit | Announce | End

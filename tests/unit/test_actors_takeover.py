@@ -71,6 +71,21 @@ def test_the_next_life_stands_where_the_one_before_died(folder):
     assert (third.machine.state, third.spec.incarnation) == (second.machine.state, 3)
 
 
+def test_what_was_decided_and_not_announced_any_more_is_announced_then(folder):
+    spec = spec_of(folder)
+    first = begin(spec, OPTIONS, folder)
+    joined = [ev.NodeJoined(node=name, slots=1) for name in "nm"]
+    handled(first, ev.RunStarted(), *joined)
+    first.journal.announcement("metrics are somewhere", 1.0)
+    first.journal.announcement("node n joined with room for 1 workers", 1.0)
+    said = ["metrics are somewhere", *(f"node {n} joined with room for 1 workers" for n in "nm")]
+    assert begin(spec, OPTIONS, folder).journal.announcements == said
+    handled(begin(spec, OPTIONS, folder), *[ev.StopRequested(reason="enough")] * 2)
+    last = begin(spec, OPTIONS, folder)
+    assert last.machine.view().ended
+    assert last.journal.announcements == [*said, "stopped: enough; nothing is saved"]
+
+
 def test_one_that_died_before_it_started_the_run_leaves_that_to_the_next(folder):
     spec = spec_of(folder)
     handled(begin(spec, OPTIONS, folder), ev.NodeJoined(node="n", slots=1))
