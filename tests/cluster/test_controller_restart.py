@@ -10,21 +10,22 @@ from remesh.actors.contact import ask
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.status import read_events, read_status
 
-STEPS = 160  # the first 80 are those of the short job
+SHORT_STEPS = 80  # those of the short job, the first ones of every run here
 BACK = "the controller is back"
 
 
 class Watched:
     """A run whose processes the test kills, while a command drives it."""
 
-    def __init__(self, place, cluster, name):
+    def __init__(self, place, cluster, name, steps):
+        self.steps = steps
         self.folder = RunFolder(place.root / "runs" / name)
         self.report = place.root / f"{name}.json"
         self.place = place
         self.command = place.start(
             "run", SHORT, "--address", cluster.address, "--report", self.report,
             "--set", f"checkpoint.dir={self.folder.path}",
-            "--set", f"train.steps={STEPS}", "--set", "train.lr_steps=80",
+            "--set", f"train.steps={steps}", "--set", f"train.lr_steps={SHORT_STEPS}",
         )  # fmt: skip
 
     def status(self):
@@ -57,19 +58,20 @@ def pids_of(status):
     return {worker["worker"]: worker["pid"] for worker in status["workers"] if worker["pid"]}
 
 
-def assert_nothing_lost(outcome, undisturbed):
+def assert_nothing_lost(run, outcome, undisturbed):
     report = outcome.report
-    assert report["losses"][:80] == undisturbed["losses"]
-    assert len(report["losses"]) == STEPS
+    assert report["losses"][:SHORT_STEPS] == undisturbed["losses"]
+    assert len(report["losses"]) == run.steps
     samples = report["samples"]
     assert (samples["lost"], samples["repeated"]) == (0, 0)
-    assert samples["consumed"] == samples["expected"] == 2 * undisturbed["samples"]["expected"]
+    batch = undisturbed["samples"]["expected"] // SHORT_STEPS
+    assert samples["consumed"] == samples["expected"] == batch * run.steps
 
 
 @pytest.fixture(scope="module")
 def twice(cluster, cluster_place, short_undisturbed):
     """A run whose controller was killed twice: the run, its outcome, its workers before."""
-    run = Watched(cluster_place, cluster, "headless")
+    run = Watched(cluster_place, cluster, "headless", 200)
     status = run.reaches(10)
     pids, token = pids_of(status), run.folder.contact().token
     for _ in range(2):
@@ -80,7 +82,7 @@ def twice(cluster, cluster_place, short_undisturbed):
         assert run.folder.contact().token == token
         run.reaches(run.status()["step"] + 5)
     outcome = run.finish()
-    assert_nothing_lost(outcome, short_undisturbed)
+    assert_nothing_lost(run, outcome, short_undisturbed)
     return run, outcome, pids
 
 
@@ -96,23 +98,23 @@ def test_the_command_and_the_journal_tell_each_takeover_once(twice):
     told = [entry["text"] for entry in read_events(run.folder.path)]
     assert sum(BACK in text for text in told) == outcome.out.count(BACK) == 2
     saved = [text for text in told if text.startswith("checkpoint at")]
-    assert len(saved) == STEPS // 20
+    assert len(saved) == run.steps // 20
     assert all(outcome.out.count(text) == 1 for text in saved)
-    assert read_status(run.folder.path)["step"] == STEPS
+    assert read_status(run.folder.path)["step"] == run.steps
 
 
 @pytest.mark.parametrize("controller_first", [True, False])
 def test_killed_while_a_worker_is_lost_the_recovery_is_carried_on(
     cluster, cluster_place, short_undisturbed, controller_first
 ):
-    run = Watched(cluster_place, cluster, f"both-{controller_first}")
+    run = Watched(cluster_place, cluster, f"both-{controller_first}", 100)
     pids = pids_of(run.reaches(10))
     controller, worker = run.controller(), pids["worker-1"]
     for pid in (controller, worker) if controller_first else (worker, controller):
         os.kill(pid, signal.SIGKILL)
     run.is_back(after=controller)
     outcome = run.finish()
-    assert_nothing_lost(outcome, short_undisturbed)
+    assert_nothing_lost(run, outcome, short_undisturbed)
     first, second = outcome.report["generations"][:2]
     assert second["died_at_s"] is not None
     kept = {member["worker"] for member in second["members"]} & set(pids)
