@@ -16,7 +16,10 @@ ANSWER_LIMIT_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
-    """How to reach the controller of a live run, and the submission that may take it up."""
+    """How to reach the controller of a live run, and the submission that may take it up.
+
+    `metrics_port` is None where the metrics have no port of their own.
+    """
 
     run: str
     host: str
@@ -26,6 +29,7 @@ class Contact:
     pid: int
     started_s: float
     submission: str = ""
+    metrics_port: int | None = None
 
 
 def ask(contact: Contact, path: str) -> Any:

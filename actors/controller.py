@@ -135,8 +135,7 @@ class ControllerActor:
             self._watch.worker(worker, life)
             return
         cause = "its process died while the controller was away"
-        died_at_s = self._died_at_s(worker)
-        self._inbox.put(WorkerLost(worker=worker, cause=cause, died_at_s=died_at_s))
+        self._inbox.put(WorkerLost(worker=worker, cause=cause, died_at_s=self._died_at_s(worker)))
 
     def post(self, event: Event) -> None:
         self._inbox.put(event)
@@ -219,6 +218,8 @@ class ControllerActor:
 
     def _start_worker(self, worker: str, node: str) -> None:
         room = self._watch.room(node)
+        if room is None:  # it will be lost
+            return
         if self._pool.start_agent(node, room.node_id):
             self._watch.agent(node)
         life = self._pool.start_worker(worker, node, room)
@@ -254,9 +255,7 @@ class ControllerActor:
         answers = {"/status": self._view.status, **self._metrics.answers()}
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
         actions = {"/scale": wishes.scale, "/drain": wishes.drain}
-        before = self._folder.contact()
-        known = before if before and before.run == self._spec.run else None
-        server, token = open_server(answers, actions, known)
+        server, token = open_server(answers, actions, self._begun.contact)
         self._metrics.also_at(f"{server.host}:{server.port}")
         self._folder.publish(
             Contact(
@@ -268,6 +267,7 @@ class ControllerActor:
                 pid=os.getpid(),
                 started_s=self._now_s(),
                 submission=self._spec.submission,
+                metrics_port=self._metrics.port,
             )
         )
         return server
@@ -277,7 +277,7 @@ class ControllerActor:
             self._journal.announcement(text, self._now_s())
 
         node_ip = ray.util.get_node_ip_address()
-        return self._metrics.serving(self._spec.job.metrics, node_ip, announce)
+        return self._metrics.serving(self._begun.metrics, node_ip, announce)
 
     def _watch_driver(self) -> None:
         """Stop the run when the driver has not polled for one lease, and end once it is over.

@@ -20,7 +20,10 @@ Announce = Callable[[str], None]
 
 
 class RunMetrics:
-    """Reads the machine under `lock`, which whoever changes it holds as well."""
+    """Reads the machine under `lock`, which whoever changes it holds as well.
+
+    `port` is the one that the metrics have of their own, while they are served.
+    """
 
     def __init__(self, machine: Controller, run: str, tally: Tally, lock: Lock) -> None:
         self._machine = machine
@@ -29,6 +32,7 @@ class RunMetrics:
         self._lock = lock
         self._version = version("remesh")
         self._target = ""
+        self.port: int | None = None
 
     def note(self, event: Event, now_s: float) -> None:
         """The machine has just handled this event; `lock` is held."""
@@ -51,6 +55,7 @@ class RunMetrics:
         with closing(server):
             host = node_ip if ip_address(server.host).is_unspecified else server.host
             self._target = f"{host}:{server.port}"
+            self.port = server.port
             announce(f"metrics are at http://{self._target}/metrics")
             yield
 

@@ -21,11 +21,15 @@ from remesh.orchestrator.control.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.errors import RemeshError
+from remesh.orchestrator.job_tables import MetricsTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """`event` is how the machine learns of it. `gone` are nodes that may not be used again."""
+    """`event` is how the machine learns of it. `gone` are nodes that may not be used again.
+
+    `contact` is how the controller before this one was reached, if there was one.
+    """
 
     spec: RunSpec
     machine: Controller
@@ -33,7 +37,15 @@ class Beginning:
     journal: JournalWriter
     event: RunStarted | ControllerRestarted
     now_s: float
+    contact: Contact | None = None
     gone: frozenset[str] = frozenset()
+
+    @property
+    def metrics(self) -> MetricsTable:
+        """What the job asks for, where a free port was asked for at the port that it had."""
+        table = self.spec.job.metrics
+        known = self.contact.metrics_port if self.contact else None
+        return table.model_copy(update={"port": known}) if table.port == 0 and known else table
 
 
 def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
@@ -72,6 +84,7 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
         journal=writer,
         event=restarted if before.state.started else RunStarted(),
         now_s=now_s,
+        contact=folder.contact(),
         gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),
     )
 

@@ -97,9 +97,9 @@ class Watch:
             self._released.add(node)
             self._beats.pop(node, None)
 
-    def room(self, node: str) -> Room:
-        """What a node offered."""
-        return self._rooms[node]
+    def room(self, node: str) -> Room | None:
+        """What a node offered, None if it has gone before this watch began."""
+        return self._rooms.get(node)
 
     def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
         """An agent's sign of life, with the workers that give none; how many nodes beat.
