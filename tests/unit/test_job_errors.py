@@ -124,7 +124,7 @@ def outcome(override):
         return str(error)
 
 
-@settings(max_examples=50, database=None)
+@settings(max_examples=20, database=None)
 @given(key=st.sampled_from(KEYS), value=VALUES)
 def test_any_override_makes_a_job_or_is_refused(key, value):
     found = outcome(f"{key}={value}")
