@@ -19,6 +19,10 @@ WAITING_FACTOR = 5
 USED_S = pytest.StashKey[float]()
 
 
+def pytest_addoption(parser):
+    parser.addoption("--random-runs", type=int, default=20, help="runs disturbed at random moments")
+
+
 def tier_of(path):
     parts = Path(path).relative_to(Path(__file__).parent).parts
     return parts[0] if parts[0] in TIERS else None

@@ -14,10 +14,6 @@ from place import SHORT, Place
 from remesh.actors.local_cluster import LocalCluster
 
 
-def pytest_addoption(parser):
-    parser.addoption("--random-runs", type=int, default=20, help="runs disturbed at random moments")
-
-
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
     """One working folder: the dataset is built once, by the first run in it."""
