@@ -18,6 +18,7 @@ from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import load_job
 
 RUNS = Path("runs")
+SENTENCE = "reason"
 MOMENT_S = 1e9  # seconds above this count from 1970: they are a moment, not a duration
 
 
@@ -65,9 +66,9 @@ def _newest_run(folder: Path) -> Path:
 
 def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = _columns(rows)
     for key in columns:
-        table.add_column(_words(key), overflow="fold")
+        table.add_column(_words(key), overflow="fold", no_wrap=key != SENTENCE)
     for row in rows:
         table.add_row(*(escape(_cell(key, row.get(key))) for key in columns))
     return table
@@ -76,6 +77,13 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 def _part(key: str, value: Any) -> str:
     bare = key == "text" or _is_moment(key, value)
     return _cell(key, value) if bare else f"{_words(key)}={_cell(key, value)}"
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What fits beside each other: no values that are tables of their own, the sentence last."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    flat = [key for key in keys if not any(isinstance(row.get(key), dict) for row in rows)]
+    return sorted(flat, key=lambda key: key == SENTENCE)
 
 
 def _cell(key: str, value: Any) -> str:  # noqa: PLR0911 - a line for each shape
