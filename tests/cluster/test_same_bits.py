@@ -61,8 +61,24 @@ def test_survivors_keep_their_processes(killed):
     assert all(before[worker] == after[worker] for worker in survivors)
 
 
+@pytest.fixture(scope="module")
+def narrower(place, undisturbed):
+    """Outcomes by number of workers, of runs that go on side by side."""
+    assert undisturbed.code == 0  # it has built the dataset
+    reports = {workers: place.root / f"report-{workers}.json" for workers in (1, 2, 3)}
+    commands = {
+        workers: place.start(
+            "run", TINY, "--nodes", 1, "--workers-per-node", workers, "--report", report,
+            "--set", f"checkpoint.dir=runs/tiny-{workers}",
+        )
+        for workers, report in reports.items()
+    }  # fmt: skip
+    return {
+        workers: place.finish(command, reports[workers]) for workers, command in commands.items()
+    }
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_another_number_of_workers_does_not_change_a_bit(place, undisturbed, workers):
-    outcome = place.run(TINY, "--fresh", "--nodes", 1, "--workers-per-node", workers)
-    assert_whole(outcome)
-    assert bits(outcome) == bits(undisturbed)
+def test_another_number_of_workers_does_not_change_a_bit(undisturbed, narrower, workers):
+    assert_whole(narrower[workers])
+    assert bits(narrower[workers]) == bits(undisturbed)
