@@ -5,19 +5,15 @@ processes of one thread each on this machine, so more ranks than cores measure t
 """
 
 import argparse
-import json
 import multiprocessing
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import torch
+from rows import cost, report
 from torch import distributed as dist
 
 from remesh.parallel.collectives import all_reduce_
@@ -29,18 +25,7 @@ from remesh.parallel.tree import GradientTree
 
 HOST = "127.0.0.1"
 NUM_LEAVES = 12
-RESULTS = Path(__file__).parent / "results"
 Times = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    case: str
-    peer: str
-    remesh: float
-    other: float
-    unit: str
-    ratio: float
 
 
 def main() -> None:
@@ -50,18 +35,23 @@ def main() -> None:
     rounds = 7 if quick else 31
     sizes_mb = (1, 4) if quick else (1, 4, 16)
     rows = [
-        cost(f"sum {NUM_LEAVES} leaves of {size_mb} MB, {ranks} ranks", "gloo all_reduce", times)
+        cost(
+            f"sum {NUM_LEAVES} leaves of {mb} MB, {ranks} ranks",
+            "gloo all_reduce",
+            times,
+            "ms",
+        )
         for ranks in (2, 3, 4, 8)
-        for size_mb, times in zip(
+        for mb, times in zip(
             sizes_mb, on_ranks(ranks, time_sums, sizes_mb, rounds), strict=True
         )
     ]
     rows += [
-        cost(f"form, use and close, {ranks} ranks", "init_process_group", times)
+        cost(f"form, use and close, {ranks} ranks", "init_process_group", times, "ms")
         for ranks in (2, 4, 8)
         for times in on_ranks(ranks, time_forming, rounds)
     ]
-    report(rows)
+    report("collectives", rows)
 
 
 def on_ranks(size: int, function: Callable[..., list[Times]], *args: object) -> list[Times]:
@@ -113,7 +103,7 @@ def work(answers, rendezvous: Rendezvous, function: Callable[..., list[Times]], 
 
 def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> list[Times]:
     group = Group.form(rendezvous, Fence())
-    times = [time_sum(group, size_mb << 18, rounds) for size_mb in sizes_mb]
+    times = [time_sum(group, mb << 18, rounds) for mb in sizes_mb]
     group.close()
     return times
 
@@ -195,37 +185,6 @@ def in_turns(
             if number > 0:
                 taken.append(1e3 * (time.perf_counter() - start))
     return statistics.median(times[0]), statistics.median(times[1])
-
-
-def cost(case: str, peer: str, times: Times) -> Row:
-    ours, theirs = times
-    return Row(
-        case=case,
-        peer=peer,
-        remesh=round(ours, 3),
-        other=round(theirs, 3),
-        unit="ms",
-        ratio=round(theirs / ours, 3),
-    )
-
-
-def report(rows: Sequence[Row]) -> None:
-    for row in rows:
-        print(
-            f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
-            f" {row.ratio:9.2f} x  {row.peer}"
-        )
-    commit = ["git", "rev-parse", "--short", "HEAD"]
-    result = {
-        "benchmark": "collectives",
-        "commit": subprocess.run(
-            commit, capture_output=True, text=True, check=False
-        ).stdout.strip(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "rows": [asdict(row) for row in rows],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "collectives.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

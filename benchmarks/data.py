@@ -6,20 +6,17 @@ torch's DataLoader they are what a training script commonly uses.
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
+from rows import Row, cost, report
 from torch.utils.data import DataLoader, Dataset
 
 from remesh.data.manifest import Manifest
@@ -31,17 +28,6 @@ from remesh.data.stream import Stream
 ROW_TOKENS = 2048
 BATCH = 32
 Run = Callable[[], object]
-RESULTS = Path(__file__).parent / "results"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    case: str
-    peer: str
-    remesh: float
-    other: float
-    unit: str
-    ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +61,7 @@ def main() -> None:
             first_batch(files, rounds),
             order_of_a_step(10**7 if quick else 10**8, 3),
         ]
-    report(rows)
+    report("data", rows)
 
 
 def make_files(folder: Path, num_rows: int) -> Files:
@@ -104,7 +90,7 @@ def shuffled(files: Files, rounds: int, size: int, peer: str) -> Row:
     ours, theirs = in_turns(epoch, epochs[peer](files, size), rounds)
     stream.close()
     scale = 1e6 / files.num_rows
-    return cost(f"shuffled, {size} a call", peer, ours * scale, theirs * scale, "us/sequence")
+    return cost(f"shuffled, {size} a call", peer, (ours * scale, theirs * scale), "us/sequence")
 
 
 def epoch_of_a_memory_map(files: Files, size: int) -> Run:
@@ -177,7 +163,7 @@ def first_batch(files: Files, rounds: int) -> Row:
         np.take(files.memory_map(), permutation[:BATCH], axis=0, out=out, mode="clip")
 
     ours, theirs = in_turns(by_remesh, by_memory_map, rounds)
-    return cost("start and first batch", "numpy.memmap", ours * 1e3, theirs * 1e3, "ms")
+    return cost("start and first batch", "numpy.memmap", (ours * 1e3, theirs * 1e3), "ms")
 
 
 def order_of_a_step(num_rows: int, rounds: int) -> Row:
@@ -188,7 +174,7 @@ def order_of_a_step(num_rows: int, rounds: int) -> Row:
         rounds,
     )
     case = f"order of a step, {num_rows:.0e} rows"
-    return cost(case, "numpy permutation", ours * 1e3, theirs * 1e3, "ms")
+    return cost(case, "numpy permutation", (ours * 1e3, theirs * 1e3), "ms")
 
 
 def in_turns(ours: Run, theirs: Run, rounds: int) -> tuple[float, float]:
@@ -201,36 +187,6 @@ def in_turns(ours: Run, theirs: Run, rounds: int) -> tuple[float, float]:
             if number > 0:
                 seconds.append(time.process_time() - start)
     return statistics.median(times[0]), statistics.median(times[1])
-
-
-def cost(case: str, peer: str, ours: float, theirs: float, unit: str) -> Row:
-    return Row(
-        case=case,
-        peer=peer,
-        remesh=round(ours, 3),
-        other=round(theirs, 3),
-        unit=unit,
-        ratio=round(theirs / ours, 3),
-    )
-
-
-def report(rows: Sequence[Row]) -> None:
-    for row in rows:
-        print(
-            f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
-            f" {row.ratio:9.2f} x  {row.peer}"
-        )
-    commit = ["git", "rev-parse", "--short", "HEAD"]
-    result = {
-        "benchmark": "data",
-        "commit": subprocess.run(
-            commit, capture_output=True, text=True, check=False
-        ).stdout.strip(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "rows": [asdict(row) for row in rows],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "data.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+"""What a benchmark found: printed as a table, kept as JSON under results/."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A ratio above 1 means that Remesh is better."""
+
+    case: str
+    peer: str
+    remesh: float
+    other: float
+    unit: str
+    ratio: float
+
+
+def cost(case: str, peer: str, costs: tuple[float, float], unit: str) -> Row:
+    """A row of two costs, Remesh's first: less is better."""
+    ours, theirs = costs
+    return Row(
+        case=case,
+        peer=peer,
+        remesh=round(ours, 3),
+        other=round(theirs, 3),
+        unit=unit,
+        ratio=round(theirs / ours, 3),
+    )
+
+
+def report(benchmark: str, rows: Sequence[Row]) -> None:
+    for row in rows:
+        print(
+            f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
+            f" {row.ratio:9.2f} x  {row.peer}"
+        )
+    commit = ["git", "rev-parse", "--short", "HEAD"]
+    result = {
+        "benchmark": benchmark,
+        "commit": subprocess.run(
+            commit, capture_output=True, text=True, check=False
+        ).stdout.strip(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
+        "rows": [asdict(row) for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{benchmark}.json").write_text(json.dumps(result, indent=1) + "\n")
