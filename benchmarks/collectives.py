@@ -42,9 +42,7 @@ def main() -> None:
             "ms",
         )
         for ranks in (2, 3, 4, 8)
-        for mb, times in zip(
-            sizes_mb, on_ranks(ranks, time_sums, sizes_mb, rounds), strict=True
-        )
+        for mb, times in zip(sizes_mb, on_ranks(ranks, time_sums, sizes_mb, rounds), strict=True)
     ]
     rows += [
         cost(f"form, use and close, {ranks} ranks", "init_process_group", times, "ms")
