@@ -142,7 +142,8 @@ def layouts(story):
 
 
 def states(status):
-    return [node["state"] for node in status["nodes"]]
+    """In the order of the nodes' addresses; the status lists them as they have joined."""
+    return [node["state"] for node in sorted(status["nodes"], key=lambda node: node["node"])]
 
 
 def test_each_change_of_nodes_makes_one_generation(story):
