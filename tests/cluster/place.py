@@ -40,6 +40,7 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - nothing but one call between fork and exec
         )
 
     def remesh(self, *args, limit_s=LIMIT_S):
@@ -60,6 +61,11 @@ class Place:
             raise AssertionError(f"still running after {limit_s} s:\n{out}\n{err}") from None
         written = json.loads(report.read_text()) if report and report.exists() else {}
         return Outcome(code=process.returncode, out=out, err=err, report=written)
+
+
+def _heed_ctrl_c():
+    """As in a terminal: tests that run in the background hand down that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(condition, limit_s, what):

@@ -23,7 +23,7 @@ from remesh.actors.run_view import report_of
 from remesh.orchestrator.job import load_job
 from remesh.orchestrator.submission import Submission
 
-STEPS = 300  # the job must still run when its followers have come and gone
+STEPS = 160  # the job must still run when its followers have come and gone
 
 
 @pytest.fixture(scope="module")
