@@ -9,7 +9,7 @@ import socket
 from typing import Any
 
 from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.orders import NAMESPACE, RunSpec, controller_name
+from remesh.actors.orders import HEAD, NAMESPACE, RunSpec, controller_name
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.errors import UnreachableError
 from remesh.orchestrator.job import Job
@@ -17,7 +17,6 @@ from remesh.orchestrator.run import RunOptions
 
 CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
 REACH_LIMIT_S = 5.0
-HEAD = "node:__internal_head__"
 
 
 def connect(job: Job, options: RunOptions) -> LocalCluster | None:

@@ -10,6 +10,7 @@ from remesh.orchestrator.faults import Kill
 from remesh.orchestrator.job import Job
 
 NAMESPACE = "remesh"
+HEAD = "node:__internal_head__"  # the resource by which Ray marks its head node
 
 
 def controller_name(run: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import ray
 
+from remesh.actors.orders import HEAD
 from remesh.actors.placement import Room
 from remesh.actors.private_ray import draining_nodes
 from remesh.orchestrator.control.events import (
@@ -27,7 +28,6 @@ from remesh.orchestrator.control.events import (
 from remesh.orchestrator.control.timers import Timers
 
 NODES_EVERY_S = 0.5
-HEAD = "node:__internal_head__"
 DOMAINS = ("remesh/domain", "ray.io/gpu-domain")
 
 
