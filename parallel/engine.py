@@ -133,8 +133,8 @@ class Engine:
         gradient = self._tree.take()
         self.parameters.point_gradients(gradient)
         tokens = torch.zeros(self._tokens.shape, dtype=torch.int64)
-        loss, _ = summed_cross_entropy(self.model(tokens[:, :-1]), tokens[:, 1:])
-        loss.backward()  # type: ignore[no-untyped-call]
+        losses = summed_cross_entropy(self.model(tokens[:, :-1]), tokens[:, 1:])
+        losses.objective.backward()  # type: ignore[no-untyped-call]
         self._tree.add(0, gradient)
         self._tree.clear()
 
@@ -237,15 +237,15 @@ class Engine:
         high, low, count = progress.work.fill(first, self._tokens)
         tokens = torch.from_numpy(self._tokens.astype(np.int64))
         logits = self.model(tokens[:, :-1])
-        loss, num_tokens = summed_cross_entropy(logits, tokens[:, 1:])
-        value = loss.item()
+        losses = summed_cross_entropy(logits, tokens[:, 1:])
+        value = losses.cross_entropy.item()
         ballot.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
         ballot.nonfinite += not math.isfinite(value)
-        ballot.tokens += num_tokens
+        ballot.tokens += losses.num_tokens
         ballot.samples += count
         ballot.digest_high += high
         ballot.digest_low += low
-        progress.losses[microbatch] = loss
+        progress.losses[microbatch] = losses.objective
 
     def _backward(self, microbatch: int, progress: _Progress) -> None:
         if progress.leaf_gradient is None:

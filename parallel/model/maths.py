@@ -8,27 +8,15 @@ code agree on (one gather for query, key and value) has no place to stand.
 Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
-    """Sums over the tokens of a microbatch, in nats.
-
-    `objective` is what to run backward: cross-entropy and z-loss. `cross_entropy` is for the
-    record, without a graph.
-    """
-
-    objective: Tensor
-    cross_entropy: Tensor
-    num_tokens: int
+__all__ = ["Linear", "Losses", "Maths", "Whole"]
 
 
 class Linear(nn.Module):

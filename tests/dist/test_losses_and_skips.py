@@ -58,10 +58,10 @@ def masked_gradient(seat, targets):
     counted = Ballot()
     for number, row in enumerate(own):
         inputs = torch.arange(3.0 * len(row)).view(1, -1, 3) / 10
-        loss, tokens = summed_cross_entropy(inputs @ weight, torch.tensor([row]))
-        [gradient] = torch.autograd.grad(loss, weight)
-        counted.loss_units += round(loss.item() * LOSS_UNITS)
-        counted.tokens += tokens
+        losses = summed_cross_entropy(inputs @ weight, torch.tensor([row]))
+        [gradient] = torch.autograd.grad(losses.objective, weight)
+        counted.loss_units += round(losses.cross_entropy.item() * LOSS_UNITS)
+        counted.tokens += losses.num_tokens
         buffer = tree.take()
         buffer[:12] = gradient.flatten()
         tree.add(deal(len(targets), seat.size)[seat.rank].start + number, buffer)
@@ -82,10 +82,11 @@ def masked_gradient(seat, targets):
 def test_masked_tokens_weigh_nothing_on_any_rank(pool, targets):
     weight = torch.full((3, 4), 0.1, requires_grad=True)
     inputs = torch.arange(15.0).view(1, 5, 3).expand(2, 5, 3) / 10
-    loss, tokens = summed_cross_entropy(inputs @ weight, torch.tensor(targets))
-    [expected] = torch.autograd.grad(loss / max(1, tokens), weight)
+    losses = summed_cross_entropy(inputs @ weight, torch.tensor(targets))
+    num_tokens = max(1, losses.num_tokens)
+    [expected] = torch.autograd.grad(losses.objective / num_tokens, weight)
     for mean, gradient in pool.run(masked_gradient, 2, targets):
-        assert mean == pytest.approx(loss.item() / max(1, tokens), rel=1e-6)
+        assert mean == pytest.approx(losses.cross_entropy.item() / num_tokens, rel=1e-6)
         assert gradient == pytest.approx(expected.flatten().tolist(), abs=1e-6)
 
 

@@ -90,11 +90,11 @@ def test_loss_and_gradients_equal_those_of_the_formulas():
     expected_loss = -log_softmax(expected, -1).gather(-1, targets_BT[..., None]).sum()
     expected_loss.backward()
     logits_BTV = model(tokens_BT)
-    loss_sum, num_tokens = summed_cross_entropy(logits_BTV, targets_BT)
-    loss_sum.backward()
+    losses = summed_cross_entropy(logits_BTV, targets_BT)
+    losses.objective.backward()
     torch.testing.assert_close(logits_BTV.double(), expected, rtol=1e-5, atol=1e-6)
-    assert num_tokens == 60
-    assert loss_sum.item() == pytest.approx(expected_loss.item(), rel=1e-6)
+    assert losses.num_tokens == 60
+    assert losses.cross_entropy.item() == pytest.approx(expected_loss.item(), rel=1e-6)
     for name, parameter in model.named_parameters():
         scale = weights[name].grad.abs().max().item()
         torch.testing.assert_close(
@@ -125,7 +125,7 @@ def test_two_passes_give_the_same_bits():
     gradients = []
     for _ in range(2):
         model = built()
-        summed_cross_entropy(model(tokens()), tokens(seed=1))[0].backward()
+        summed_cross_entropy(model(tokens()), tokens(seed=1)).objective.backward()
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
@@ -141,7 +141,7 @@ def test_parameters_may_live_in_one_flat_buffer():
         start += p.numel()
     model.reset(7)
     for each in (model, reference):
-        summed_cross_entropy(each(tokens()), tokens(seed=1))[0].backward()
+        summed_cross_entropy(each(tokens()), tokens(seed=1)).objective.backward()
     assert torch.equal(flat, torch.cat([p.detach().flatten() for p in reference.parameters()]))
     assert torch.equal(gradient, torch.cat([p.grad.flatten() for p in reference.parameters()]))
 
@@ -181,8 +181,8 @@ def test_initial_scales():
 
 
 def test_the_first_loss_is_that_of_a_guess():
-    loss_sum, num_tokens = summed_cross_entropy(built()(tokens()), tokens(seed=1))
-    assert loss_sum.item() / num_tokens == pytest.approx(math.log(61), abs=0.05)
+    losses = summed_cross_entropy(built()(tokens()), tokens(seed=1))
+    assert losses.objective.item() / losses.num_tokens == pytest.approx(math.log(61), abs=0.05)
 
 
 def test_it_learns_a_sequence_by_heart():
@@ -190,7 +190,7 @@ def test_it_learns_a_sequence_by_heart():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(60):
         optimizer.zero_grad()
-        loss_sum, num_tokens = summed_cross_entropy(model(tokens_BT[:, :-1]), tokens_BT[:, 1:])
-        (loss_sum / num_tokens).backward()
+        losses = summed_cross_entropy(model(tokens_BT[:, :-1]), tokens_BT[:, 1:])
+        (losses.objective / losses.num_tokens).backward()
         optimizer.step()
-    assert loss_sum.item() / num_tokens < 0.2
+    assert losses.objective.item() / losses.num_tokens < 0.2
