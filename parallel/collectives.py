@@ -1,22 +1,48 @@
 """Collectives on a group. On a group of one they are copies, or nothing at all.
 
-All of them raise Cancelled or GroupError as Group.run does, and count the bytes of payload that
-this rank sends at least: what a ring would send, whatever the backend does.
+All of them raise Cancelled or GroupError as Operation.wait does, and count the bytes of payload
+that this rank sends at least: what a ring would send, whatever the backend does. Those that are
+called `start_` return at once; their tensors may be used after `wait`.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor
 from torch import distributed as dist
 
-from remesh.parallel.group import Group
+from remesh.parallel.group import Group, Operation
+
+Op = Literal["sum", "max"]
+
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-def all_reduce_(group: Group, tensor: Tensor) -> None:
+def all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> None:
     """Sums in place over the ranks. The order of additions is the backend's, fixed at 2 ranks."""
-    if group.size > 1:
-        sent = 2 * _bytes(tensor) * (group.size - 1) // group.size
-        group.run(lambda pg: pg.allreduce([tensor]), sent)
+    start_all_reduce_(group, tensor, op).wait()
+
+
+def start_all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> Operation:
+    if group.size == 1:
+        return Operation()
+    options = dist.AllreduceOptions()
+    options.reduceOp = _OPS[op]
+    sent = 2 * tensor.nbytes * (group.size - 1) // group.size
+    return group.start(lambda pg: pg.allreduce([tensor], options), sent)
+
+
+def reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> None:
+    """`tensor` holds a part for each rank, one after the other; `out` is the own part's sum."""
+    start_reduce_scatter(group, out, tensor).wait()
+
+
+def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> Operation:
+    if group.size == 1:
+        out.copy_(tensor.view_as(out))
+        return Operation()
+    sent = out.nbytes * (group.size - 1)
+    return group.start(lambda pg: pg._reduce_scatter_base(out, tensor), sent)  # noqa: SLF001 - unregistered
 
 
 def all_to_all(
@@ -27,20 +53,34 @@ def all_to_all(
     sizes: Sequence[int],
 ) -> None:
     """Sends the next `sizes[r]` elements of a flat tensor to rank r; zero is a size."""
+    start_all_to_all(group, out, tensor, out_sizes, sizes).wait()
+
+
+def start_all_to_all(
+    group: Group,
+    out: Tensor,
+    tensor: Tensor,
+    out_sizes: Sequence[int],
+    sizes: Sequence[int],
+) -> Operation:
     if group.size == 1:
         out.copy_(tensor)
-        return
-    sent = _bytes(tensor) - sizes[group.rank] * tensor.element_size()
-    group.run(lambda pg: pg.alltoall_base(out, tensor, list(out_sizes), list(sizes)), sent)
+        return Operation()
+    sent = (sum(sizes) - sizes[group.rank]) * tensor.element_size()
+    return group.start(lambda pg: pg.alltoall_base(out, tensor, list(out_sizes), list(sizes)), sent)
 
 
 def all_gather(group: Group, out: Tensor, tensor: Tensor) -> None:
     """`out` holds the ranks' tensors, all of one size, one after the other."""
+    start_all_gather(group, out, tensor).wait()
+
+
+def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> Operation:
     if group.size == 1:
         out.copy_(tensor.view_as(out))
-        return
-    sent = _bytes(tensor) * (group.size - 1)
-    group.run(lambda pg: pg._allgather_base(out, tensor), sent)  # noqa: SLF001 - unregistered
+        return Operation()
+    sent = tensor.nbytes * (group.size - 1)
+    return group.start(lambda pg: pg._allgather_base(out, tensor), sent)  # noqa: SLF001 - unregistered
 
 
 def broadcast_(group: Group, tensor: Tensor, source: int) -> None:
@@ -49,9 +89,5 @@ def broadcast_(group: Group, tensor: Tensor, source: int) -> None:
         return
     options = dist.BroadcastOptions()
     options.rootRank = source
-    sent = _bytes(tensor) if group.rank == source else 0
+    sent = tensor.nbytes if group.rank == source else 0
     group.run(lambda pg: pg.broadcast([tensor], options), sent)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

@@ -36,7 +36,7 @@ _device_making = threading.Lock()  # a new listener is known by being the only n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """Where and as whom a rank forms a group. Two groups never share (store, generation).
+    """Where and as whom a rank forms a group. Two groups never share (store, generation, name).
 
     `form_timeout_s` bounds the forming, `op_timeout_s` each operation. Both are the last resort:
     the fence is what ends a generation.
@@ -50,6 +50,7 @@ class Rendezvous:
     node_ip: str
     form_timeout_s: float
     op_timeout_s: float
+    name: str = "world"
 
 
 class Pending(Protocol):
@@ -94,27 +95,26 @@ class Group:
             raise
         return Group(rendezvous, fence, parts, key)
 
-    def run(self, start: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> None:
-        """Starts an operation and waits for it.
+    def start(self, begin: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> "Operation":
+        """Starts an operation. All ranks start the same ones in the same order.
 
-        Raises: Cancelled if the fence is up; GroupError if the operation fails, with all of the
-            group's connections shut by then, which frees the neighbours. Do not use the
-            operation's tensors again after either.
+        Raises: as `Operation.wait`.
         """
         self.fence.check(self.generation)
         if self._parts is None:
             raise GroupError(f"the group of generation {self.generation} is closed")
+        operation = Operation(self, sent_bytes)
         try:
-            self._wait(start(self._parts.process_group))
+            operation.pending = begin(self._parts.process_group)
         except RuntimeError as error:
             failure = _reason(error)
         else:
-            self.bytes_sent += sent_bytes
-            return
-        # Out of the handler, so that no traceback keeps the operation and its tensors alive.
-        self.shutdown_sockets()
-        self.fence.check(self.generation)
-        raise GroupError(failure)
+            return operation
+        raise self._failed(failure)
+
+    def run(self, begin: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> None:
+        """Starts an operation and waits for it. Raises: as `Operation.wait`."""
+        self.start(begin, sent_bytes).wait()
 
     def shutdown_sockets(self) -> None:
         """Ends every operation of this group, here and at the neighbours. From any thread."""
@@ -130,20 +130,64 @@ class Group:
         self.shutdown_sockets()
         _drop(parts)
 
-    def _wait(self, operation: Pending) -> None:
+    def _finish(self, pending: Pending, sent_bytes: int) -> None:
+        try:
+            self._wait(pending)
+        except RuntimeError as error:
+            failure = _reason(error)
+        else:
+            self.bytes_sent += sent_bytes
+            return
+        del pending
+        raise self._failed(failure)
+
+    def _failed(self, failure: str) -> GroupError:
+        """To be raised out of any handler: no traceback may keep an operation's tensors alive.
+
+        Raises: Cancelled if the fence is the reason.
+        """
+        self.shutdown_sockets()
+        self.fence.check(self.generation)
+        return GroupError(failure)
+
+    def _wait(self, pending: Pending) -> None:
         """Raises: RuntimeError if it fails, or does not end within a moment of the fence."""
         while True:
             over = self.fence.is_up(self.generation)
             try:
-                operation.wait(_PATIENCE)
+                pending.wait(_PATIENCE)
             except RuntimeError:
-                if operation.is_completed():  # it failed, or ended just after the wait
-                    operation.wait(_PATIENCE)
+                if pending.is_completed():  # it failed, or ended just after the wait
+                    pending.wait(_PATIENCE)
                     return
                 if over:
                     raise
             else:
                 return
+
+
+class Operation:
+    """A collective under way; its tensors belong to it until `wait` returns. Without a group it is
+    one that had nothing to do.
+    """
+
+    __slots__ = ("_group", "_sent_bytes", "pending")
+
+    def __init__(self, group: Group | None = None, sent_bytes: int = 0) -> None:
+        self.pending: Pending | None = None
+        self._group = group
+        self._sent_bytes = sent_bytes
+
+    def wait(self) -> None:
+        """Returns once it is done; at once if it was waited for before.
+
+        Raises: Cancelled if the fence is up; GroupError if the operation fails, with all of the
+            group's connections shut by then, which frees the neighbours. Do not use the
+            operation's tensors again after either.
+        """
+        pending, self.pending = self.pending, None
+        if pending is not None and self._group is not None:
+            self._group._finish(pending, self._sent_bytes)  # noqa: SLF001 - the two are one
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +229,7 @@ class _Forming:
 
     def _run(self) -> None:
         r = self._rendezvous
-        prefix = f"generation-{r.generation}"
+        prefix = f"generation-{r.generation}/{r.name}"
         try:
             self._client = StoreClient.connect(
                 r.host, r.port, prefix=prefix, timeout_s=r.form_timeout_s

@@ -25,7 +25,7 @@ def pytest_addoption(parser):
     parser.addoption("--random-runs", type=int, default=20, help="runs disturbed at random moments")
 
 
-def pytest_sessionstart():
+def pytest_collection_finish():
     """Hypothesis makes its table of characters in a fresh checkout: a second that is no test's."""
     find(st.text(), lambda _: True)
 
