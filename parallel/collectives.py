@@ -15,7 +15,7 @@ from remesh.parallel.group import Group, Operation
 
 Op = Literal["sum", "max"]
 
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_OPS = {"sum": dist.ReduceOp(dist.ReduceOp.SUM), "max": dist.ReduceOp(dist.ReduceOp.MAX)}
 
 
 def all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> None:
@@ -42,7 +42,8 @@ def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> Operation
         out.copy_(tensor.view_as(out))
         return Operation()
     sent = out.nbytes * (group.size - 1)
-    return group.start(lambda pg: pg._reduce_scatter_base(out, tensor), sent)  # noqa: SLF001 - unregistered
+    options = dist.ReduceScatterOptions()
+    return group.start(lambda pg: pg._reduce_scatter_base(out, tensor, options), sent)  # noqa: SLF001 - unregistered
 
 
 def all_to_all(

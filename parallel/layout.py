@@ -7,8 +7,11 @@ which. (The alternative, ep and cp carved out of dp, makes half the legal-lookin
 
 import math
 from dataclasses import astuple, dataclass, fields
+from typing import Literal
 
 from remesh.parallel.errors import LayoutError
+
+Axis = Literal["dp", "pp", "cp", "ep", "tp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,13 @@ class Layout:
         rest, cp = divmod(rest, self.cp)
         dp, pp = divmod(rest, self.pp)
         return Coordinate(dp=dp, pp=pp, cp=cp, ep=ep, tp=tp)
+
+    def neighbours(self, rank: int, axis: Axis) -> tuple[int, ...]:
+        """The ranks that differ from `rank` at most in their position on `axis`, in its order."""
+        degrees = {"tp": self.tp, "ep": self.ep, "cp": self.cp, "pp": self.pp, "dp": self.dp}
+        stride = math.prod(list(degrees.values())[: list(degrees).index(axis)])
+        first = rank - getattr(self.coordinate(rank), axis) * stride
+        return tuple(range(first, first + stride * degrees[axis], stride))
 
     def __str__(self) -> str:
         """The axes longer than 1, as users write them: `dp=4 tp=2`; a lone rank is `dp=1`."""
