@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.errors import UserError
@@ -24,8 +25,10 @@ from remesh.orchestrator.job_tables import (
     ModelTable,
     ParallelTable,
     TrainTable,
+    ZeroTable,
 )
-from remesh.orchestrator.plan.legality import batch_problem, degree_problems
+from remesh.orchestrator.plan.legality import batch_problem, degree_problems, zero_problem
+from remesh.orchestrator.plan.shape import Shape
 from remesh.parallel.leaves import choose_num_leaves
 
 MAX_FILE_BYTES = 1 << 20
@@ -34,7 +37,14 @@ MAX_FILE_BYTES = 1 << 20
 # only says where and how fast the run goes on.
 CURVE_KEYS = (
     "job.seed",
-    *(f"model.{key}" for key in ModelTable.model_fields),
+    "model.num_layers",
+    "model.width",
+    "model.num_heads",
+    "model.num_kv_heads",
+    "model.ffn_width",
+    "model.vocab_size",
+    "model.rope_theta",
+    "model.norm_eps",
     "train.global_batch",
     "train.microbatch",
     "train.seq_len",
@@ -48,6 +58,18 @@ CURVE_KEYS = (
     "train.clip",
 )
 COSINE_KEYS = ("train.min_lr", "train.lr_steps")
+# Keys that came later stand there only where they are not at their defaults, so that a run from
+# before them goes on.
+LATER_KEYS = (
+    "model.norm",
+    "model.positions",
+    "model.activation",
+    "model.bias",
+    "model.qk_norm",
+    "model.tied",
+    "train.dtype",
+    "train.z_loss",
+)
 
 Fingerprint = Mapping[str, str | int | float]
 
@@ -61,6 +83,7 @@ class Job(BaseModel):
     data: DataTable
     train: TrainTable
     parallel: ParallelTable = Field(default_factory=ParallelTable)
+    zero: ZeroTable = Field(default_factory=ZeroTable)
     checkpoint: CheckpointTable = Field(default_factory=CheckpointTable)
     elastic: ElasticTable = Field(default_factory=ElasticTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
@@ -75,10 +98,17 @@ class Job(BaseModel):
         return Path(self.checkpoint.dir or f"runs/{self.name}")
 
     @property
+    def shape(self) -> Shape:
+        """What all meshes of the run have in common."""
+        dp, tp, zero = self.parallel.dp, self.parallel.tp, self.zero
+        max_dp = self.elastic.max_workers // tp if dp == "auto" else dp
+        max_dp -= max_dp % (zero.group or 1)
+        return Shape(max_dp=max_dp, tp=tp, zero_stage=zero.stage, zero_group=zero.group)
+
+    @property
     def max_dp(self) -> int:
         """The largest number of replicas that the run may reach."""
-        dp = self.parallel.dp
-        return self.elastic.max_workers if dp == "auto" else dp
+        return self.shape.max_dp
 
     @property
     def num_microbatches(self) -> int:
@@ -86,22 +116,30 @@ class Job(BaseModel):
 
     @property
     def num_leaves(self) -> int:
+        if not self.elastic.same_bits:
+            return self.num_microbatches
         return choose_num_leaves(self.num_microbatches, self.max_dp)
 
     @property
     def bit_key(self) -> str:
-        """What may change the bits of a step, but not its mathematics."""
-        p = self.parallel
-        return (
-            f"tp={p.tp} cp={p.cp} ep={p.ep} microbatch={self.train.microbatch} "
-            f"threads={self.train.threads}"
-        )
+        """What may change the bits of a step, but not its mathematics.
+
+        With `same_bits=false` in it, the number of replicas and how they share their state do too.
+        """
+        p, train = self.parallel, self.train
+        key = f"tp={p.tp} cp={p.cp} ep={p.ep} microbatch={train.microbatch} threads={train.threads}"
+        if p.sequence:
+            key += " sequence=true"
+        if train.grad_dtype != "fp32":
+            key += f" grad_dtype={train.grad_dtype}"
+        return key if self.elastic.same_bits else f"{key} same_bits=false"
 
     def fingerprint(self, data_digest: str) -> dict[str, str | int | float]:
         """Everything that shapes the loss curve, by key: with the same, two runs are the same."""
         cosine = self.train.lr_curve == "cosine"
         keys = CURVE_KEYS + COSINE_KEYS if cosine else CURVE_KEYS
         values: dict[str, str | int | float] = {key: _value(self, key) for key in keys}
+        values |= {key: _value(self, key) for key in LATER_KEYS if not _is_default(self, key)}
         values["data.digest"] = data_digest
         ranges = parse_skips(self.data.skip).ranges
         values["data.skip"] = ", ".join(f"{first}..{last}" for first, last in ranges)
@@ -219,35 +257,58 @@ def _value(job: Job, key: str) -> Any:
     return getattr(getattr(job, table), field)
 
 
-def _cross_problems(job: Job) -> Sequence[str]:
+def _is_default(job: Job, key: str) -> bool:
+    table, field = key.split(".")
+    fields: Mapping[str, FieldInfo] = type(getattr(job, table)).model_fields
+    return bool(_value(job, key) == fields[field].default)
+
+
+def _cross_problems(job: Job) -> Iterator[str]:
     """What is wrong between tables, the first thing first."""
-    dp, elastic = job.parallel.dp, job.elastic
-    key = "elastic.max_workers" if dp == "auto" else "parallel.dp"
-    problems = list(degree_problems(job.parallel, job.model))
-    if dp != "auto" and "max_workers" in elastic.model_fields_set and dp > elastic.max_workers:
-        problems.append(
-            f"parallel.dp = {dp} needs {dp} workers and elastic.max_workers = "
+    yield from degree_problems(job.parallel, job.model, job.train)
+    yield from _size_problems(job)
+    key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
+    batch_key = key if key == "parallel.dp" or job.shape.tp == 1 else f"{key} / parallel.tp"
+    exact = key == "parallel.dp"
+    batch = batch_problem(job.train, max_dp=job.max_dp, key=batch_key, exact=exact)
+    if batch:
+        yield batch
+    yield from _bound_problems(job, key)
+
+
+def _size_problems(job: Job) -> Iterator[str]:
+    """Whether there can be a mesh, with so many workers at most."""
+    dp, tp, group, elastic = job.parallel.dp, job.parallel.tp, job.zero.group, job.elastic
+    if problem := zero_problem(job.parallel, job.zero):
+        yield problem
+    if dp == "auto" and not job.max_dp:
+        groups = f" in groups of zero.group = {group} replicas" if group else ""
+        yield (
+            f"parallel.tp = {tp}{groups} needs {job.shape.smallest} workers and "
+            f"elastic.max_workers = {elastic.max_workers}; lower the one or raise the other"
+        )
+    if dp != "auto" and "max_workers" in elastic.model_fields_set and dp * tp > elastic.max_workers:
+        product = f"parallel.dp = {dp}" if tp == 1 else f"parallel.dp = {dp} with tp = {tp}"
+        yield (
+            f"{product} needs {dp * tp} workers and elastic.max_workers = "
             f"{elastic.max_workers}; lower the one or raise the other"
         )
-    batch = batch_problem(job.train, max_dp=job.max_dp, key=key, exact=dp != "auto")
-    if batch:
-        problems.append(batch)
-    if elastic.min_workers > job.max_dp:
-        problems.append(
-            f"elastic.min_workers = {elastic.min_workers} is above {key} = {job.max_dp}"
-        )
-    problems += _node_problems(elastic, key, job.max_dp)
-    if not elastic.same_bits:
-        problems.append("elastic.same_bits = false is not available in this version; leave it true")
-    return problems
 
 
-def _node_problems(elastic: ElasticTable, key: str, max_dp: int) -> Iterator[str]:
+def _bound_problems(job: Job, key: str) -> Iterator[str]:
+    """Whether the bounds of workers and nodes leave room for the largest mesh."""
+    elastic, largest = job.elastic, job.shape.largest
     low, high = elastic.min_nodes, elastic.max_nodes
+    written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
+    bound = f"{key} = {written}"
+    if written != largest:
+        bound += f", a mesh of {largest} workers in tp groups of {job.shape.tp}"
+    if elastic.min_workers > largest:
+        yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
     if high is not None and low > high:
         yield f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}"
-    if low > max_dp:
+    if low > largest:
         yield (
-            f"elastic.min_nodes = {low} is above {key} = {max_dp}: a node without a worker is of "
+            f"elastic.min_nodes = {low} is above {bound}: a node without a worker is of "
             f"no use; lower the one or raise the other"
         )

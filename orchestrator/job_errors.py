@@ -87,6 +87,8 @@ def _nearest(key: str, schema: type[BaseModel]) -> str:
     elsewhere = [f"{name}.{field}" for name, fields in tables.items() if field in fields]
     if elsewhere:
         return f"did you mean {elsewhere[0]}?"
+    if field in tables:
+        return f"did you mean the table [{field}]?"
     return f"[{table}] has {', '.join(tables[table])}"
 
 

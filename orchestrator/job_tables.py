@@ -29,6 +29,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Folder = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Float = Literal["fp32", "bf16"]
 
 
 class JobTable(BaseModel):
@@ -40,6 +41,11 @@ class JobTable(BaseModel):
 
 
 class ModelTable(BaseModel):
+    """`bias` gives one to every linear map but the head, `qk_norm` norms the heads of q and k.
+
+    A `tied` model reads its words with the weights of its embedding.
+    """
+
     model_config = TABLE
     num_layers: Dimension
     width: Dimension
@@ -49,6 +55,12 @@ class ModelTable(BaseModel):
     vocab_size: Annotated[int, Field(ge=2, le=2**16)] = 256
     rope_theta: Positive = 10000.0
     norm_eps: Positive = 1e-5
+    norm: Literal["rms", "layer"] = "rms"
+    positions: Literal["rope", "learned"] = "rope"
+    activation: Literal["swiglu", "gelu"] = "swiglu"
+    bias: bool = False
+    qk_norm: bool = False
+    tied: bool = False
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -91,6 +103,10 @@ class TrainTable(BaseModel):
     `lr_steps` is where a cosine curve reaches `min_lr`. Left out it is the `steps` of the run's
     first start, and stays so when the run is continued with more steps: a curve that stretched
     would change steps that are trained already.
+
+    `dtype` is that of the arithmetic and of the weights it works with, `grad_dtype` the one in
+    which gradients are added up and sent; master weights and optimizer states are fp32 always.
+    `recompute` trades time for memory in every `recompute_every`-th layer.
     """
 
     model_config = TABLE
@@ -109,6 +125,11 @@ class TrainTable(BaseModel):
     eps: Positive = 1e-8
     clip: Positive = 1.0
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    dtype: Float = "fp32"
+    grad_dtype: Float = "fp32"
+    z_loss: NotNegative = 0.0
+    recompute: Literal["none", "attention", "full"] = "none"
+    recompute_every: Dimension = 1
 
     @model_validator(mode="after")
     def _batch_multiplies_out(self) -> Self:
@@ -147,6 +168,7 @@ class ParallelTable(BaseModel):
     """Degrees of the axes. `dp = "auto"` follows the workers that there are.
 
     The ranks of a tp group are on one node, unless `allow_cross_node_tp` lets them straddle nodes.
+    With `sequence` they also share the tokens of what lies between the split layers.
     """
 
     model_config = TABLE
@@ -155,8 +177,37 @@ class ParallelTable(BaseModel):
     pp: Degree = 1
     cp: Degree = 1
     ep: Degree = 1
-    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    sequence: bool = False
     allow_cross_node_tp: bool = False
+
+
+class ZeroTable(BaseModel):
+    """What replicas share instead of holding it whole: from `stage` 1 on the optimizer's state and
+    the master weights, from 2 on the gradients, from 3 on the weights.
+
+    `group` replicas share one copy, all of them if it is 0. Gradients travel in buckets of whole
+    blocks of up to `bucket_bytes`. `keep_gathered` keeps weights of stage 3 from forward to
+    backward.
+    """
+
+    model_config = TABLE
+    stage: Annotated[int, Field(ge=0, le=3)] = 0
+    group: Annotated[int, Field(ge=0, le=2**16)] = 0
+    bucket_bytes: Count = 26214400
+    keep_gathered: bool = False
+
+    @model_validator(mode="after")
+    def _stage_has_them(self) -> Self:
+        if self.group and not self.stage:
+            msg = f"zero.group = {self.group} shares nothing at zero.stage = 0; use stage 1, 2 or 3"
+            raise ValueError(msg)
+        if self.keep_gathered and self.stage != 3:  # noqa: PLR2004 - the stage's own name
+            msg = (
+                f"zero.keep_gathered = true: zero.stage = {self.stage} gathers no weights; leave "
+                f"it false or use 3"
+            )
+            raise ValueError(msg)
+        return self
 
 
 class CheckpointTable(BaseModel):
@@ -178,6 +229,9 @@ class ElasticTable(BaseModel):
 
     The run uses up to `max_nodes` nodes of the cluster, all of them if it is left out; it waits
     while there are fewer than `min_nodes`.
+
+    Without `same_bits` single microbatches are dealt out and gradients added up as is fastest: the
+    bits then depend on the number of workers and on `zero`.
     """
 
     model_config = TABLE

@@ -2,28 +2,24 @@
 
 from collections.abc import Iterator
 
-from remesh.orchestrator.job_tables import ModelTable, ParallelTable, TrainTable, divisors
+from remesh.orchestrator.job_tables import (
+    ModelTable,
+    ParallelTable,
+    TrainTable,
+    ZeroTable,
+    divisors,
+)
 
 TECHNIQUES = {
-    "tp": "tensor parallelism",
     "pp": "pipeline parallelism",
     "cp": "context parallelism",
     "ep": "expert parallelism",
 }
 
 
-def degree_problems(parallel: ParallelTable, model: ModelTable) -> Iterator[str]:
+def degree_problems(parallel: ParallelTable, model: ModelTable, train: TrainTable) -> Iterator[str]:
     """What speaks against these degrees: first those that could never fit, then those not built."""
-    if model.num_heads % parallel.tp:
-        yield (
-            f"parallel.tp = {parallel.tp} does not divide model.num_heads = {model.num_heads}; "
-            f"use one of {_choices(divisors(model.num_heads))}"
-        )
-    if model.num_kv_heads % parallel.tp:
-        yield (
-            f"parallel.tp = {parallel.tp} does not divide model.num_kv_heads = "
-            f"{model.num_kv_heads}; use one of {_choices(divisors(model.num_kv_heads))}"
-        )
+    yield from _tensor_problems(parallel, model, train)
     if parallel.pp > model.num_layers:
         yield (
             f"parallel.pp = {parallel.pp} stages need as many layers, and model.num_layers = "
@@ -34,20 +30,26 @@ def degree_problems(parallel: ParallelTable, model: ModelTable) -> Iterator[str]
         if degree > 1:
             yield (
                 f"parallel.{axis} = {degree}: {technique} is not available in this version; "
-                f"leave it at 1 and use parallel.dp"
+                f"leave it at 1 and use parallel.dp or parallel.tp"
             )
-    if parallel.zero:
-        yield (
-            f"parallel.zero = {parallel.zero}: sharded optimizer states are not available in this "
-            f"version; leave it at 0"
-        )
+
+
+def zero_problem(parallel: ParallelTable, zero: ZeroTable) -> str | None:
+    """Why the replicas cannot share their state in these groups."""
+    if parallel.dp == "auto" or not zero.group or parallel.dp % zero.group == 0:
+        return None
+    return (
+        f"zero.group = {zero.group} does not divide parallel.dp = {parallel.dp}; "
+        f"use one of {_choices(divisors(parallel.dp))}, or 0 for all replicas"
+    )
 
 
 def batch_problem(train: TrainTable, *, max_dp: int, key: str, exact: bool) -> str | None:
     """Why the microbatches of a global batch cannot be dealt to `max_dp` replicas.
 
-    `key` is where the job file says `max_dp`. `exact` asks for the same number on every replica: a
-    degree that the user wrote down should multiply out, one that follows the cluster need not.
+    `key` is what the job file says that `max_dp` follows from. `exact` asks for the same number on
+    every replica: a degree that the user wrote down should multiply out, one that follows the
+    cluster need not.
     """
     num_microbatches = train.global_batch // train.microbatch
     seen = (
@@ -65,6 +67,50 @@ def batch_problem(train: TrainTable, *, max_dp: int, key: str, exact: bool) -> s
             f"use one of {_choices(divisors(num_microbatches))}"
         )
     return None
+
+
+def replicated_heads(parallel: ParallelTable, model: ModelTable) -> int:
+    """How many ranks of a tp group hold each kv head: above 1 where there are more ranks."""
+    return max(1, parallel.tp // model.num_kv_heads)
+
+
+def _tensor_problems(
+    parallel: ParallelTable, model: ModelTable, train: TrainTable
+) -> Iterator[str]:
+    tp, seq_len = parallel.tp, train.seq_len
+    workable = [
+        degree
+        for degree in divisors(model.num_heads)
+        if _kv_heads_fit(degree, model.num_kv_heads)
+        and model.ffn_width % degree == 0
+        and (seq_len % degree == 0 or not parallel.sequence)
+    ]
+    cure = f"use one of {_choices(workable)}"
+    seen = f"parallel.tp = {tp}"
+    if model.num_heads % tp:
+        yield f"{seen} does not divide model.num_heads = {model.num_heads}; {cure}"
+    if not _kv_heads_fit(tp, model.num_kv_heads):
+        yield (
+            f"{seen} neither divides model.num_kv_heads = {model.num_kv_heads} nor is a multiple "
+            f"of it; {cure}"
+        )
+    if model.ffn_width % tp:
+        yield f"{seen} does not divide model.ffn_width = {model.ffn_width}; {cure}"
+    if parallel.sequence and tp == 1:
+        yield (
+            "parallel.sequence = true shares the tokens among the ranks of a tp group, and "
+            "parallel.tp = 1; set parallel.tp, or leave it false"
+        )
+    if parallel.sequence and seq_len % tp:
+        yield (
+            f"{seen} does not divide train.seq_len = {seq_len}, which parallel.sequence = true "
+            f"shares out; {cure}"
+        )
+
+
+def _kv_heads_fit(tp: int, num_kv_heads: int) -> bool:
+    """Whole kv heads on every rank, or whole ranks for every kv head."""
+    return num_kv_heads % tp == 0 or tp % num_kv_heads == 0
 
 
 def _choices(values: list[int]) -> str:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 import remesh
 from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job, fingerprint_difference, load_job, parse_job
+from remesh.orchestrator.job import LATER_KEYS, Job, fingerprint_difference, load_job, parse_job
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
@@ -80,6 +80,9 @@ def test_the_fingerprint_holds_what_shapes_the_curve_and_nothing_else():
         "elastic.spares=0",
         "data.dir=elsewhere",
         "job.name=other",
+        "zero.stage=3",
+        "train.recompute=full",
+        "train.grad_dtype=bf16",
     ]
     assert all(tiny(override).fingerprint("d1") == prints for override in same)
     other = {
@@ -92,6 +95,10 @@ def test_the_fingerprint_holds_what_shapes_the_curve_and_nothing_else():
         "train.warmup_steps": "0",
         "train.beta2": "0.99",
         "data.skip": '["3"]',
+        "model.norm": "layer",
+        "model.tied": "true",
+        "train.dtype": "bf16",
+        "train.z_loss": "1e-4",
     }
     for key, value in other.items():
         difference = fingerprint_difference(prints, tiny(f"{key}={value}").fingerprint("d1"))
@@ -153,5 +160,37 @@ def test_the_package_offers_the_job_and_loads_it_late():
 
 
 def test_what_may_change_the_bits_stands_in_the_bit_key():
-    assert tiny().bit_key != tiny("train.threads=2").bit_key
-    assert tiny().bit_key == tiny("elastic.max_workers=2").bit_key
+    other = [
+        "train.threads=2",
+        "train.grad_dtype=bf16",
+        "parallel.tp=2",
+        "elastic.same_bits=false",
+    ]
+    keys = [tiny().bit_key, *(tiny(override).bit_key for override in other)]
+    keys.append(tiny("parallel.tp=2", "parallel.sequence=true").bit_key)
+    assert len(set(keys)) == len(keys)
+    assert keys[0] == "tp=1 cp=1 ep=1 microbatch=2 threads=1"
+    same = [
+        ("elastic.max_workers=2",),
+        ("zero.stage=3", "zero.group=2", "zero.bucket_bytes=1000", "zero.keep_gathered=true"),
+        ("train.recompute=attention", "train.recompute_every=2"),
+    ]
+    assert all(tiny(*overrides).bit_key == keys[0] for overrides in same)
+
+
+def test_a_run_from_before_the_later_keys_goes_on_with_their_defaults():
+    before = tiny().fingerprint("d1")
+    assert not [key for key in before if key in LATER_KEYS]
+    assert list(before)[:2] == ["job.seed", "model.num_layers"]
+    other = tiny("model.norm=layer").fingerprint("d1")
+    assert fingerprint_difference(before, other) == "model.norm was unset and is layer"
+
+
+def test_the_tables_of_the_model_and_of_zero_are_as_the_user_says():
+    job = tiny("model.positions=learned", "model.qk_norm=true", "zero.stage=2", "zero.group=2")
+    assert (job.model.positions, job.model.qk_norm, job.zero.bucket_bytes) == (
+        "learned",
+        True,
+        25 << 20,
+    )
+    assert (job.shape.zero_stage, job.shape.shard_size(4)) == (2, 2)

@@ -39,6 +39,17 @@ def refusal(*overrides: str) -> str:
         ("parallel.dp=four", 'parallel.dp = "four": expected an integer or "auto"'),
         ("parallel.dp=-1", 'parallel.dp = -1: expected at least 1 or "auto"'),
         ("elastic.same_bits=1", "elastic.same_bits = 1: expected true or false"),
+        ("parallel.zero=1", "parallel.zero: unknown key; did you mean the table [zero]?"),
+        ("zero.stage=4", "zero.stage = 4: expected at most 3"),
+        (
+            "zero.group=2",
+            "zero.group = 2 shares nothing at zero.stage = 0; use stage 1, 2 or 3",
+        ),
+        (
+            "zero.keep_gathered=true",
+            "zero.keep_gathered = true: zero.stage = 0 gathers no weights; leave it false or use 3",
+        ),
+        ("train.dtype=fp16", 'train.dtype = "fp16": expected "fp32" or "bf16"'),
         ("data.skip=30..35", 'data.skip = "30..35": expected a list'),
         ("data.skip=[3]", "data.skip = 3: expected a string"),
         (

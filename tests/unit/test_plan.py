@@ -5,7 +5,7 @@ import pytest
 from remesh.data.manifest import Manifest
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job, load_job
-from remesh.orchestrator.job_tables import ModelTable, ParallelTable
+from remesh.orchestrator.job_tables import ModelTable, ParallelTable, TrainTable
 from remesh.orchestrator.plan.dataset import check_dataset
 from remesh.orchestrator.plan.legality import degree_problems
 from remesh.orchestrator.plan.planner import plan
@@ -85,44 +85,117 @@ def test_too_few_workers_are_refused_with_both_numbers():
     assert "parallel.dp = 8 needs 8 workers and elastic.max_workers = 4" in refusal("parallel.dp=8")
 
 
-def model(num_heads: int, num_kv_heads: int) -> ModelTable:
+def model(num_heads: int, num_kv_heads: int, ffn_width: int = 448) -> ModelTable:
     return ModelTable(
         num_layers=4,
         width=num_heads * 8,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        ffn_width=32,
+        ffn_width=ffn_width,
     )
+
+
+TRAIN = TrainTable(steps=1, global_batch=8, microbatch=1, seq_len=96)
+
+
+def problems(table: ModelTable, **degrees: int) -> list[str]:
+    return list(degree_problems(ParallelTable(**degrees), table, TRAIN))
 
 
 def test_a_degree_that_does_not_fit_lists_those_that_would():
-    found = list(degree_problems(ParallelTable(tp=8), model(28, 28)))
-    assert found[0] == (
+    assert problems(model(28, 28), tp=8)[0] == (
         "parallel.tp = 8 does not divide model.num_heads = 28; use one of 1, 2, 4, 7, 14, 28"
     )
-    found = list(degree_problems(ParallelTable(tp=8), model(32, 4)))
-    assert found[0] == (
-        "parallel.tp = 8 does not divide model.num_kv_heads = 4; use one of 1, 2, 4"
+    assert problems(model(28, 4), tp=8)[0] == (
+        "parallel.tp = 8 does not divide model.num_heads = 28; use one of 1, 2, 4, 28"
     )
-    found = list(degree_problems(ParallelTable(pp=5), model(4, 4)))
-    assert found[0].endswith("model.num_layers = 4; use at most 4")
-    assert list(degree_problems(ParallelTable(), model(4, 4))) == []
+    assert problems(model(12, 4, 48), tp=6)[0] == (
+        "parallel.tp = 6 neither divides model.num_kv_heads = 4 nor is a multiple of it; "
+        "use one of 1, 2, 4, 12"
+    )
+    assert problems(model(8, 8, 36), tp=8) == [
+        "parallel.tp = 8 does not divide model.ffn_width = 36; use one of 1, 2, 4"
+    ]
+    assert problems(model(4, 4), pp=5)[0].endswith("model.num_layers = 4; use at most 4")
+    assert problems(model(4, 4)) == []
+
+
+def test_tokens_are_shared_in_whole_numbers_and_only_by_a_group():
+    assert problems(model(64, 64), tp=64, sequence=True)[0] == (
+        "parallel.tp = 64 does not divide train.seq_len = 96, which parallel.sequence = true "
+        "shares out; use one of 1, 2, 4, 8, 16, 32"
+    )
+    assert problems(model(4, 4), tp=4, sequence=True) == []
+    assert "parallel.tp = 1; set parallel.tp" in problems(model(4, 4), sequence=True)[0]
+
+
+def test_more_ranks_than_kv_heads_replicate_them_and_the_plan_says_so():
+    assert problems(model(8, 4), tp=8) == []
+    job = tiny("model.num_kv_heads=2", "parallel.tp=4", "elastic.max_workers=8")
+    assert (
+        "each of the 2 kv heads is replicated on 2 ranks of a tp group: parallel.tp = 4 is more "
+        "than there are"
+    ) in plan(job, 4).reasons
 
 
 @pytest.mark.parametrize(
     ("key", "technique"),
     [
-        ("tp=2", "tensor parallelism"),
         ("pp=2", "pipeline parallelism"),
         ("cp=2", "context parallelism"),
         ("ep=2", "expert parallelism"),
-        ("zero=1", "sharded optimizer states"),
     ],
 )
 def test_techniques_that_are_not_there_are_refused_by_name(key, technique):
     text = refusal(f"parallel.{key}")
     assert f"parallel.{key.replace('=', ' = ')}: {technique}" in text
     assert "not available in this version" in text
+
+
+@pytest.mark.parametrize(
+    ("workers", "layout", "spare"), [(2, "tp=2", 0), (5, "dp=2 tp=2", 1), (9, "dp=4 tp=2", 1)]
+)
+def test_workers_make_up_whole_tp_groups_and_the_rest_is_spare(workers, layout, spare):
+    found = plan(tiny("parallel.tp=2", "elastic.max_workers=8"), workers)
+    assert str(found.layout) == layout
+    assert found.layout.world_size == workers - spare
+    assert any("spare" in reason for reason in found.reasons) == bool(spare)
+
+
+def test_replicas_come_in_whole_zero_groups_if_they_are_set():
+    hybrid = ["zero.stage=3", "zero.group=2", "parallel.tp=2", "elastic.max_workers=12"]
+    found = plan(tiny(*hybrid), 11)
+    assert (found.layout, found.shard_size) == (Layout(dp=4, tp=2), 2)
+    spare = "3 workers stay spare: a mesh has whole groups of 2 replicas, 4 workers at a time"
+    assert spare in found.reasons
+    assert "ZeRO stage 3: each 2 replicas share one copy" in found.reasons
+    with pytest.raises(UserError, match="3 workers are fewer than the 4 of the smallest mesh with"):
+        plan(tiny(*hybrid), 3)
+    assert plan(tiny("zero.stage=1"), 3).shard_size == 3
+    assert plan(tiny(), 3).shard_size == 1
+
+
+def test_degrees_that_no_number_of_workers_fits_are_refused_with_both_numbers():
+    assert "parallel.tp = 4 in groups of zero.group = 2 replicas needs 8 workers and elastic" in (
+        refusal("parallel.tp=4", "zero.stage=1", "zero.group=2")
+    )
+    assert "zero.group = 3 does not divide parallel.dp = 4; use one of 1, 2, 4, or 0" in refusal(
+        "zero.stage=1", "zero.group=3", "parallel.dp=4"
+    )
+    assert "parallel.dp = 4 with tp = 2 needs 8 workers and elastic.max_workers = 4" in refusal(
+        "parallel.tp=2", "parallel.dp=4"
+    )
+    assert "elastic.min_workers = 3 is above elastic.max_workers = 3, a mesh of 2 workers" in (
+        refusal("parallel.tp=2", "elastic.min_workers=3", "elastic.max_workers=3")
+    )
+
+
+def test_replicas_and_not_workers_are_dealt_to():
+    job = tiny("parallel.tp=4", "elastic.max_workers=16")
+    assert (job.max_dp, job.shape.largest, job.num_leaves) == (4, 16, 12)
+    assert "elastic.max_workers / parallel.tp = 13 replicas" in refusal(
+        "parallel.tp=2", "elastic.max_workers=26"
+    )
 
 
 def test_bounds_of_nodes_have_to_agree_with_each_other_and_with_the_workers():
@@ -135,8 +208,11 @@ def test_bounds_of_nodes_have_to_agree_with_each_other_and_with_the_workers():
     assert tiny().elastic.max_nodes is None
 
 
-def test_losing_the_same_bits_is_not_on_offer():
-    assert "elastic.same_bits = false is not available" in refusal("elastic.same_bits=false")
+def test_without_the_same_bits_single_microbatches_are_dealt():
+    job = tiny("elastic.same_bits=false", "elastic.max_workers=2")
+    assert job.num_leaves == job.num_microbatches == 12
+    assert plan(job, 2).leaves == (6, 6)
+    assert tiny("elastic.max_workers=2").num_leaves == 2
 
 
 def test_heads_that_do_not_fit_the_width_list_those_that_would():

@@ -1,0 +1,53 @@
+"""What all meshes of a run have in common, and the layout that follows from who is there."""
+
+from dataclasses import dataclass
+
+from remesh.parallel.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A mesh consists of whole tp groups, one a replica: as many as there are, up to `max_dp`.
+
+    From `zero_stage` 1 on, `zero_group` replicas share one copy of the state, all of them if it is
+    0. Their number is a multiple of it.
+    """
+
+    max_dp: int
+    tp: int = 1
+    zero_stage: int = 0
+    zero_group: int = 0
+
+    @property
+    def smallest(self) -> int:
+        """Workers of the smallest mesh. Every mesh has a multiple of them."""
+        return self.tp * (self.zero_group or 1)
+
+    @property
+    def largest(self) -> int:
+        """Workers of the largest mesh, 0 if `max_dp` replicas are too few for one."""
+        return self.max_dp * self.tp // self.smallest * self.smallest
+
+    def layout(self, num_groups: int) -> Layout | None:
+        """The layout of up to `num_groups` tp groups, None if they are too few."""
+        dp = min(num_groups, self.max_dp)
+        dp -= dp % (self.zero_group or 1)
+        return Layout(dp=dp, tp=self.tp) if dp > 0 else None
+
+    def shard_size(self, dp: int) -> int:
+        """How many replicas share one copy of the state."""
+        if self.zero_stage == 0:
+            return 1
+        return self.zero_group or dp
+
+    def at_least(self, num_workers: int) -> int:
+        """Workers of the smallest mesh that has `num_workers` or more."""
+        return max(1, -(-num_workers // self.smallest)) * self.smallest
+
+
+def spare_reason(shape: Shape, layout: Layout) -> str:
+    """Why a mesh of this layout takes no further worker."""
+    if layout.dp >= shape.max_dp:
+        return f"the job has at most {shape.max_dp} replicas"
+    groups = f"groups of {shape.zero_group} replicas" if shape.zero_group else "replicas"
+    return f"a mesh has whole {groups}, {shape.smallest} workers at a time"
