@@ -2,13 +2,31 @@
 
 import math
 from dataclasses import dataclass, fields
+from typing import Literal, get_args
 
 from remesh.parallel.errors import LayoutError
+
+Norm = Literal["rms", "layer"]
+Positions = Literal["rope", "learned"]
+Activation = Literal["swiglu", "gelu"]
+Shapes = dict[str, tuple[int, ...]]
+
+_CHOICES = {
+    "norm": get_args(Norm),
+    "positions": get_args(Positions),
+    "activation": get_args(Activation),
+    "bias": (False, True),
+    "qk_norm": (False, True),
+    "tied": (False, True),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Sizes of the model. A head is `width / num_heads` wide; query heads share the kv heads.
+    """Sizes and kind of the model. A head is `width / num_heads` wide; query heads share kv heads.
+
+    `bias` is that of every projection but the head; a layer norm has one anyway. `qk_norm` is an
+    RMS norm over each head of queries and keys. `tied` makes the embedding the head as well.
 
     Raises: LayoutError, naming the values that would work.
     """
@@ -22,6 +40,12 @@ class ModelConfig:
     seq_len: int
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
+    norm: Norm = "rms"
+    positions: Positions = "rope"
+    activation: Activation = "swiglu"
+    bias: bool = False
+    qk_norm: bool = False
+    tied: bool = False
 
     def __post_init__(self) -> None:
         problems = self.problems()
@@ -38,23 +62,30 @@ class ModelConfig:
 
     def problems(self) -> tuple[str, ...]:
         """One sentence for each value that does not fit, each with its cure; empty when all fit."""
-        too_small = tuple(
-            f"{field.name}={value:g} is not positive; use a number above 0"
-            for field in fields(self)
-            if not (value := getattr(self, field.name)) > 0
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        unfit = tuple(
+            f"{name}={value:g} is not positive; use a number above 0"
+            for name, value in values.items()
+            if name not in _CHOICES and not value > 0
         )
-        return too_small or self._head_problems() or self._kv_head_problems()
+        unknown = tuple(
+            f"{name}={values[name]} is unknown; use {' or '.join(map(str, choices)).lower()}"
+            for name, choices in _CHOICES.items()
+            if values[name] not in choices
+        )
+        return unfit + unknown or self._head_problems() or self._kv_head_problems()
 
     def _head_problems(self) -> tuple[str, ...]:
         # RoPE turns pairs of channels, so that a head must be of even width.
-        workable = [n for n in _divisors(self.width) if self.width // n % 2 == 0]
+        pairs = self.positions == "rope"
+        workable = [n for n in _divisors(self.width) if not pairs or self.width // n % 2 == 0]
         if self.num_heads in workable:
             return ()
         if not workable:
-            return (f"width={self.width} is odd, and heads must be of even width; use an even one",)
-        seen = (
-            f"num_heads={self.num_heads} does not cut width={self.width} into heads of even width"
-        )
+            seen = f"width={self.width} is odd, and RoPE needs heads of even width"
+            return (f"{seen}; use an even one, or positions=learned",)
+        kind = "heads of even width" if pairs else "equal heads"
+        seen = f"num_heads={self.num_heads} does not cut width={self.width} into {kind}"
         return (f"{seen}; use one of {_listed(workable)}",)
 
     def _kv_head_problems(self) -> tuple[str, ...]:
@@ -65,33 +96,77 @@ class ModelConfig:
         return (f"{seen}; use one of {_listed(workable)}",)
 
 
-def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(config: ModelConfig) -> Shapes:
     """Name and full shape of every parameter, in the model's own order."""
-    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (config.vocab_size, config.width)}
-    for layer in range(config.num_layers):
-        shapes |= {f"layers.{layer}.{name}": s for name, s in _layer_shapes(config).items()}
-    shapes["norm.weight"] = (config.width,)
-    shapes["head.weight"] = (config.vocab_size, config.width)
-    return shapes
+    return {name: shape for block in _blocks(config).values() for name, shape in block.items()}
+
+
+def block_parameters(config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """The same names by the block that computes with them: embedding, layers.0, ..., head."""
+    return {block: tuple(shapes) for block, shapes in _blocks(config).items()}
 
 
 def num_parameters(config: ModelConfig) -> int:
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
-def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    width, kv_width, ffn_width = config.width, config.kv_width, config.ffn_width
+def _blocks(config: ModelConfig) -> dict[str, Shapes]:
+    rows = (config.vocab_size, config.width)
+    embedding: Shapes = {"embedding.weight": rows}
+    if config.positions == "learned":
+        embedding["positions.weight"] = (config.seq_len, config.width)
+    blocks: dict[str, Shapes] = {"embedding": embedding}
+    for layer in range(config.num_layers):
+        block = f"layers.{layer}"
+        blocks[block] = {f"{block}.{name}": s for name, s in _layer_shapes(config).items()}
+    blocks["head"] = _norm_shapes(config, "norm")
+    if not config.tied:
+        blocks["head"]["head.weight"] = rows
+    return blocks
+
+
+def _layer_shapes(config: ModelConfig) -> Shapes:
     return {
-        "attention_norm.weight": (width,),
-        "attention.query.weight": (width, width),
-        "attention.key.weight": (kv_width, width),
-        "attention.value.weight": (kv_width, width),
-        "attention.output.weight": (width, width),
-        "ffn_norm.weight": (width,),
-        "ffn.gate.weight": (ffn_width, width),
-        "ffn.up.weight": (ffn_width, width),
-        "ffn.down.weight": (width, ffn_width),
+        **_norm_shapes(config, "attention_norm"),
+        **_attention_shapes(config),
+        **_norm_shapes(config, "ffn_norm"),
+        **_ffn_shapes(config),
     }
+
+
+def _norm_shapes(config: ModelConfig, name: str) -> Shapes:
+    parts = ("weight", "bias") if config.norm == "layer" else ("weight",)
+    return {f"{name}.{part}": (config.width,) for part in parts}
+
+
+def _attention_shapes(config: ModelConfig) -> Shapes:
+    width, kv_width = config.width, config.kv_width
+    shapes = {
+        **_linear_shapes(config, "attention.query", width, width),
+        **_linear_shapes(config, "attention.key", kv_width, width),
+        **_linear_shapes(config, "attention.value", kv_width, width),
+        **_linear_shapes(config, "attention.output", width, width),
+    }
+    if config.qk_norm:
+        shapes["attention.query_norm.weight"] = (config.head_width,)
+        shapes["attention.key_norm.weight"] = (config.head_width,)
+    return shapes
+
+
+def _ffn_shapes(config: ModelConfig) -> Shapes:
+    width, ffn_width = config.width, config.ffn_width
+    inward = ("gate", "up") if config.activation == "swiglu" else ("up",)
+    shapes: Shapes = {}
+    for name in inward:
+        shapes |= _linear_shapes(config, f"ffn.{name}", ffn_width, width)
+    return shapes | _linear_shapes(config, "ffn.down", width, ffn_width)
+
+
+def _linear_shapes(config: ModelConfig, name: str, num_out: int, num_in: int) -> Shapes:
+    shapes: Shapes = {f"{name}.weight": (num_out, num_in)}
+    if config.bias:
+        shapes[f"{name}.bias"] = (num_out,)
+    return shapes
 
 
 def _divisors(number: int) -> list[int]:

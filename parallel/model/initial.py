@@ -24,12 +24,14 @@ def draw(seed: int, name: str, shape: tuple[int, ...], *, std: float = _STD) -> 
 
 
 def initial_value(config: ModelConfig, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The parameter `name` at step 0: norms are 1, projections into the residual stream smaller.
+    """The parameter `name` at step 0: norms 1, biases 0, residual projections smaller.
 
     Source: Radford et al. 2019 (GPT-2), 2.3: residual projections scaled by 1 / sqrt(2 * layers).
     """
     if name.endswith("norm.weight"):
         return torch.ones(shape, dtype=torch.float32)
+    if name.endswith(".bias"):
+        return torch.zeros(shape, dtype=torch.float32)
     if name.endswith(("attention.output.weight", "ffn.down.weight")):
         return draw(seed, name, shape, std=_STD / math.sqrt(2 * config.num_layers))
     return draw(seed, name, shape)

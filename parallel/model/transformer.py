@@ -1,153 +1,127 @@
-"""A decoder-only transformer (RMSNorm, RoPE, GQA, SwiGLU, untied head) without parallel code.
+"""A decoder-only transformer without parallel code: what is cut into shares goes through `Maths`.
 
-Shapes: B sequences, T positions, C width, H query heads, K kv heads, D head width, F ffn width,
-V vocabulary.
+It can be run whole (`forward`) or block by block (`embed`, each of `layers`, `loss`), which lets
+whoever runs it fetch, free and recompute blocks in between.
+
+Shapes: B sequences, T positions, C width, F ffn width, V vocabulary.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remesh.parallel.model.attention import Attention, Rotary
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.initial import initial_value
+from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
+from remesh.parallel.model.norms import residual_norm
+
+_WHOLE = Whole()
 
 
 class Transformer(nn.Module):
-    """Logits for the next token at each position. Parameters hold no values before `reset`."""
+    """Predicts the next token at each position. Parameters hold no values before `reset`."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, maths: Maths = _WHOLE, *, z_loss: float = 0.0) -> None:
         super().__init__()
+        rotary = Rotary(config) if config.positions == "rope" else None
+        layers = nn.ModuleList(Layer(config, maths, rotary) for _ in range(config.num_layers))
         self.config = config
-        self.embedding = Embedding(config.vocab_size, config.width)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
-        self.norm = RMSNorm(config)
+        self.maths = maths
+        self.z_loss = z_loss
+        self.embedding = Table(config.vocab_size, config.width)
+        self.positions = (
+            Table(config.seq_len, config.width) if config.positions == "learned" else None
+        )
+        self.layers = cast("Sequence[Layer]", layers)
+        self.norm = residual_norm(config)
         self.head = Linear(config.width, config.vocab_size)
-        cos_TD, sin_TD = rotary_tables(config)
-        self.register_buffer("cos_TD", cos_TD, persistent=False)
-        self.register_buffer("sin_TD", sin_TD, persistent=False)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+
+    def embed(self, tokens_BT: Tensor) -> Tensor:
+        positions_TC = None if self.positions is None else self.positions.weight
+        return self.maths.embed(tokens_BT, self.embedding.weight, positions_TC)
+
+    def loss(self, x_BTC: Tensor, targets_BT: Tensor) -> Losses:
+        """From the output of the last layer."""
+        return self.maths.loss(self.norm(x_BTC), self.head, targets_BT, self.z_loss)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """The logits, where the model is whole."""
+        x_BTC = self.embed(tokens_BT)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC)
+        logits_BTV: Tensor = self.head(self.norm(x_BTC))
+        return logits_BTV
 
     @torch.no_grad()
     def reset(self, seed: int) -> None:
-        """Puts every parameter to its value at step 0, in place."""
+        """Puts every parameter to its value at step 0, in place, where the model is whole."""
         for name, parameter in self.named_parameters():
             parameter.copy_(initial_value(self.config, seed, name, tuple(parameter.shape)))
 
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        num_positions = tokens_BT.shape[1]
-        cos_TD = self.get_buffer("cos_TD")[:num_positions]
-        sin_TD = self.get_buffer("sin_TD")[:num_positions]
-        x_BTC: Tensor = self.embedding(tokens_BT)
-        for layer in self.layers:
-            x_BTC = layer(x_BTC, cos_TD, sin_TD)
-        logits_BTV: Tensor = self.head(self.norm(x_BTC))
-        return logits_BTV
+    def install(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Puts these in the place of the model's own, each of any shape and type.
+
+        A tied model whose `head.weight` is among them has two parameters from then on, which
+        gather their gradients apart; otherwise its embedding is installed as its head too.
+        """
+        if self.config.tied and "embedding.weight" in parameters:
+            parameters = {"head.weight": parameters["embedding.weight"], **parameters}
+        for name, parameter in parameters.items():
+            module, _, own = name.rpartition(".")
+            assert isinstance(self.get_parameter(name), nn.Parameter)
+            setattr(self.get_submodule(module), own, parameter)
 
 
 class Layer(nn.Module):
     """Attention, then feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, maths: Maths, rotary: Rotary | None) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(config)
-        self.attention = Attention(config)
-        self.ffn_norm = RMSNorm(config)
-        self.ffn = FeedForward(config)
+        self.attention_norm = residual_norm(config)
+        self.attention = Attention(config, maths, rotary)
+        self.ffn_norm = residual_norm(config)
+        self.ffn = FeedForward(config, maths)
 
-    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), cos_TD, sin_TD)
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
         out_BTC: Tensor = x_BTC + self.ffn(self.ffn_norm(x_BTC))
         return out_BTC
 
 
-class Attention(nn.Module):
-    """Causal attention in which H / K query heads share a kv head.
+class FeedForward(nn.Module):
+    """SwiGLU, or GELU in its exact form.
 
-    Source: Ainslie et al. 2023 (arXiv:2305.13245).
+    Source: Shazeer 2020 (arXiv:2002.05202); Hendrycks and Gimpel 2016 (arXiv:1606.08415).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, maths: Maths) -> None:
         super().__init__()
-        self.head_width = config.head_width
-        self.grouped = config.num_kv_heads != config.num_heads
-        self.query = Linear(config.width, config.width)
-        self.key = Linear(config.width, config.kv_width)
-        self.value = Linear(config.width, config.kv_width)
-        self.output = Linear(config.width, config.width)
-
-    def forward(self, x_BTC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-        q_BHTD = rotate(self._heads(self.query(x_BTC)), cos_TD, sin_TD)
-        k_BKTD = rotate(self._heads(self.key(x_BTC)), cos_TD, sin_TD)
-        v_BKTD = self._heads(self.value(x_BTC))
-        a_BHTD = functional.scaled_dot_product_attention(
-            q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=self.grouped
-        )
-        out_BTC: Tensor = self.output(a_BHTD.transpose(1, 2).flatten(2))
-        return out_BTC
-
-    def _heads(self, x_BTC: Tensor) -> Tensor:
-        num_sequences, num_positions, _ = x_BTC.shape
-        return x_BTC.view(num_sequences, num_positions, -1, self.head_width).transpose(1, 2)
-
-
-class FeedForward(nn.Module):
-    """SwiGLU. Source: Shazeer 2020 (arXiv:2002.05202)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.gate = Linear(config.width, config.ffn_width)
-        self.up = Linear(config.width, config.ffn_width)
-        self.down = Linear(config.ffn_width, config.width)
+        width, ffn_width, bias = config.width, config.ffn_width, config.bias
+        gated = config.activation == "swiglu"
+        self.gate = Linear(width, ffn_width, bias=bias) if gated else None
+        self.up = Linear(width, ffn_width, bias=bias)
+        self.down = Linear(ffn_width, width, bias=bias)
+        self.maths = maths
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        h_BTF = functional.silu(self.gate(x_BTC)) * self.up(x_BTC)
-        out_BTC: Tensor = self.down(h_BTF)
-        return out_BTC
+        if self.gate is None:
+            (up_BTF,) = self.maths.columns(x_BTC, self.up)
+            h_BTF = functional.gelu(up_BTF)
+        else:
+            gate_BTF, up_BTF = self.maths.columns(x_BTC, self.gate, self.up)
+            h_BTF = functional.silu(gate_BTF) * up_BTF
+        return self.maths.row(h_BTF, self.down)
 
 
-class RMSNorm(nn.Module):
-    """Source: Zhang and Sennrich 2019 (arXiv:1910.07467)."""
+class Table(nn.Module):
+    """Rows to look up."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.width))
-        self.eps = config.norm_eps
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        return functional.rms_norm(x_BTC, (x_BTC.shape[-1],), self.weight, self.eps)
-
-
-class Linear(nn.Module):
-    """A projection without bias; torch's own would draw values that `reset` draws again."""
-
-    def __init__(self, num_in: int, num_out: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_out, num_in))
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        return functional.linear(x_BTC, self.weight)
-
-
-class Embedding(nn.Module):
     def __init__(self, num_rows: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_rows, width))
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return functional.embedding(tokens_BT, self.weight)
-
-
-def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of each position's angles, (T, D), computed in fp64 and rounded once.
-
-    Source: Su et al. 2021 (arXiv:2104.09864); channels i and i + D/2 form a pair.
-    """
-    half = config.head_width // 2
-    rates_D = config.rope_theta ** (-torch.arange(half, dtype=torch.float64) / half)
-    angles_TD = torch.outer(torch.arange(config.seq_len, dtype=torch.float64), rates_D).repeat(1, 2)
-    return angles_TD.cos().float(), angles_TD.sin().float()
-
-
-def rotate(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """Each pair of channels turned by its position's angle."""
-    low, high = x_BHTD.chunk(2, dim=-1)
-    return x_BHTD * cos_TD + torch.cat((-high, low), dim=-1) * sin_TD

@@ -1,0 +1,109 @@
+"""Causal attention with grouped heads, rotary positions and normed queries and keys.
+
+How many heads there are follows from the tensors alone, so that a rank's share of the heads is
+computed by the same lines as all of them.
+
+Shapes: B sequences, T positions, C width, H query heads, K kv heads, D head width.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.model.maths import Linear, Maths
+from remesh.parallel.model.norms import RMSNorm
+
+
+class Rotary(nn.Module):
+    """Turns each pair of channels by an angle that grows with the position.
+
+    One serves all layers. Channels i and i + D/2 form a pair. Source: Su et al. 2021
+    (arXiv:2104.09864).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        cos_TD, sin_TD = _tables(config)
+        self.register_buffer("cos_TD", cos_TD, persistent=False)
+        self.register_buffer("sin_TD", sin_TD, persistent=False)
+
+    def forward(self, *heads: Tensor) -> tuple[Tensor, ...]:
+        """Tensors (B, heads, T, D) of the same T, from position 0 on."""
+        num_positions, dtype = heads[0].shape[2], heads[0].dtype
+        cos_TD = self.get_buffer("cos_TD")[:num_positions].to(dtype)
+        sin_TD = self.get_buffer("sin_TD")[:num_positions].to(dtype)
+        return tuple(_turned(x_BHTD, cos_TD, sin_TD) for x_BHTD in heads)
+
+
+class Attention(nn.Module):
+    """H / K query heads share a kv head.
+
+    With `recompute`, backward computes everything between the projections again instead of keeping
+    it: that is most of a layer's memory and little of its time.
+    Source: Ainslie et al. 2023 (arXiv:2305.13245), groups; Henry et al. 2020 (arXiv:2010.04245),
+    normed queries and keys; Korthikanti et al. 2022 (arXiv:2205.05198), 5, recompute.
+    """
+
+    def __init__(self, config: ModelConfig, maths: Maths, rotary: Rotary | None) -> None:
+        super().__init__()
+        width, kv_width, bias = config.width, config.kv_width, config.bias
+        self.recompute = False
+        self.head_width = config.head_width
+        self.query = Linear(width, width, bias=bias)
+        self.key = Linear(width, kv_width, bias=bias)
+        self.value = Linear(width, kv_width, bias=bias)
+        self.output = Linear(width, width, bias=bias)
+        self.query_norm = _head_norm(config)
+        self.key_norm = _head_norm(config)
+        self.rotary = rotary
+        self.maths = maths
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        projected = self.maths.columns(x_BTC, self.query, self.key, self.value)
+        if self.recompute and torch.is_grad_enabled():
+            a_BTC = checkpoint(
+                self._attend, *projected, use_reentrant=False, preserve_rng_state=False
+            )
+        else:
+            a_BTC = self._attend(*projected)
+        return self.maths.row(a_BTC, self.output)
+
+    def _attend(self, q_BTC: Tensor, k_BTC: Tensor, v_BTC: Tensor) -> Tensor:
+        q_BHTD, k_BKTD, v_BKTD = map(self._heads, (q_BTC, k_BTC, v_BTC))
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BHTD, k_BKTD = self.query_norm(q_BHTD), self.key_norm(k_BKTD)
+        if self.rotary is not None:
+            q_BHTD, k_BKTD = self.rotary(q_BHTD, k_BKTD)
+        grouped = q_BHTD.shape[1] != k_BKTD.shape[1]
+        a_BHTD = functional.scaled_dot_product_attention(
+            q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped
+        )
+        return a_BHTD.transpose(1, 2).flatten(2)
+
+    def _heads(self, x_BTC: Tensor) -> Tensor:
+        num_sequences, num_positions, _ = x_BTC.shape
+        return x_BTC.view(num_sequences, num_positions, -1, self.head_width).transpose(1, 2)
+
+
+def _head_norm(config: ModelConfig) -> RMSNorm | None:
+    return RMSNorm(config.head_width, config.norm_eps) if config.qk_norm else None
+
+
+def _tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of each position's angles, (T, D), computed in fp64 and rounded once.
+
+    On the CPU even where parameters are made without storage: a table is drawn from nothing else.
+    """
+    half = config.head_width // 2
+    channels_D = torch.arange(half, dtype=torch.float64, device="cpu")
+    positions_T = torch.arange(config.seq_len, dtype=torch.float64, device="cpu")
+    rates_D = config.rope_theta ** (-channels_D / half)
+    angles_TD = torch.outer(positions_T, rates_D).repeat(1, 2)
+    return angles_TD.cos().float(), angles_TD.sin().float()
+
+
+def _turned(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    low, high = x_BHTD.chunk(2, dim=-1)
+    return x_BHTD * cos_TD + torch.cat((-high, low), dim=-1) * sin_TD

@@ -1,0 +1,38 @@
+"""Norms over the last dimension. Each row is normed by itself, so that shares of rows just work."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remesh.parallel.model.config import ModelConfig
+
+
+class RMSNorm(nn.Module):
+    """Source: Zhang and Sennrich 2019 (arXiv:1910.07467)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """Source: Ba et al. 2016 (arXiv:1607.06450)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
+
+
+def residual_norm(config: ModelConfig) -> RMSNorm | LayerNorm:
+    """The norm of the residual stream that the config asks for."""
+    kind = RMSNorm if config.norm == "rms" else LayerNorm
+    return kind(config.width, config.norm_eps)
