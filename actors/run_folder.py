@@ -17,7 +17,7 @@ from typing import IO
 
 from remesh.actors.contact import Contact, ask
 from remesh.actors.journal_files import read_journals
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage import OWNER_ONLY, LocalStorage
 from remesh.orchestrator.control.records import CheckpointState
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import fingerprint_difference
@@ -152,11 +152,8 @@ class RunFolder:
 
     def publish(self, contact: Contact) -> None:
         """Leave word, for the user's eyes only: the token lets the reader stop the run."""
-        temporary = self.path / f".{CONTACT}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(contact), file, indent=1)
-        temporary.replace(self.path / CONTACT)
+        encoded = json.dumps(asdict(contact), indent=1).encode()
+        self.storage.put(CONTACT, encoded, mode=OWNER_ONLY)
 
     def _in_use(self, by: str) -> UserError:
         return UserError(

@@ -7,8 +7,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from remesh.data.durable import DISK, Disk, appearing
+from remesh.parallel.state.storage import Blob
+
 TEMPORARY = ".tmp-"
 ABANDONED_S = 60.0
+ALL_MAY_READ = 0o666
+OWNER_ONLY = 0o600
 
 
 class LocalStorage:
@@ -17,8 +22,9 @@ class LocalStorage:
     Raises: OSError as the file system gives it (full disk, no permission).
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, disk: Disk = DISK) -> None:
         self.root = root
+        self._disk = disk
 
     def get(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
@@ -28,23 +34,21 @@ class LocalStorage:
             file.seek(offset)
             return file.read(length)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Blob, *, mode: int = ALL_MAY_READ) -> None:
         """Write under a temporary name, then rename: readers see the old bytes or the new."""
-        target = self.root / path
-        with _written_beside(target, data) as temporary:
-            temporary.replace(target)
-            _sync_folder(target.parent)
+        self._write(path, data, replaces=True, mode=mode)
+        self._sync_folders(path)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: Blob) -> bool:
         """Whether this call created the file: of all callers on all hosts exactly one does."""
-        target = self.root / path
-        with _written_beside(target, data) as temporary:
-            try:
-                target.hardlink_to(temporary)
-            except FileExistsError:
-                return False
-            _sync_folder(target.parent)
-            return True
+        try:
+            self._write(path, data, replaces=False, mode=ALL_MAY_READ)
+        except FileExistsError:
+            created = False
+        else:
+            created = True
+        self._sync_folders(path)  # also what another caller has just created has to last
+        return created
 
     def list(self, prefix: str = "") -> list[str]:
         """Names of all files whose path starts with `prefix`, sorted; unfinished ones left out."""
@@ -53,14 +57,13 @@ class LocalStorage:
     def delete(self, path: str) -> None:
         """Remove a file and the folders that it leaves empty; a missing one is no error."""
         target = self.root / path
-        target.unlink(missing_ok=True)
-        for folder in target.parents:
-            if folder == self.root:
-                return
-            try:
-                folder.rmdir()
-            except OSError:  # not empty
-                return
+        self._disk.unlink(target)
+        folder = target.parent
+        while folder != self.root and self._removed(folder):
+            folder = folder.parent
+        # What is deleted later must not be gone while this one is back after a power cut.
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.sync_folder(folder)
 
     def sweep(self) -> None:
         """Remove what writers that died have left unfinished: no write goes on for a minute."""
@@ -68,6 +71,37 @@ class LocalStorage:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - (self.root / path).stat().st_mtime > ABANDONED_S:
                     self.delete(path)
+
+    def _removed(self, folder: Path) -> bool:
+        try:
+            self._disk.remove_folder(folder)
+        except FileNotFoundError:
+            return True
+        except OSError:  # not empty
+            return False
+        return True
+
+    def _write(self, path: str, data: Blob, *, replaces: bool, mode: int) -> None:
+        target = self.root / path
+        self._make_folder(target.parent)
+        temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+        with appearing(target, temporary, replaces=replaces, mode=mode, disk=self._disk) as file:
+            file.write(data)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Durable where it lies above the root; `_sync_folders` cares for those below."""
+        if not folder.is_dir():
+            self._make_folder(folder.parent)
+            self._disk.make_folder(folder)
+            if self.root.is_relative_to(folder):
+                self._disk.sync_folder(folder.parent)
+
+    def _sync_folders(self, path: str) -> None:
+        """All of them, since who made them may have died before it could."""
+        for folder in (self.root / path).parents:
+            self._disk.sync_folder(folder)
+            if folder == self.root:
+                return
 
     def _walk(self, prefix: str) -> Iterator[str]:
         """A folder that cannot be read is an error: a run must not take it for an empty one."""
@@ -84,33 +118,3 @@ def _is_temporary(path: str) -> bool:
 def _unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-@contextlib.contextmanager
-def _written_beside(target: Path, data: bytes) -> Iterator[Path]:
-    _make_folder(target.parent)
-    temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _make_folder(folder: Path) -> None:
-    """Durable as what is put in it has to be."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all, also after a power cut."""
+"""Files that appear whole or not at all, also after a power cut.
+
+All that changes a disk goes through `Disk`, so that a test can stop at each of these calls.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,29 +12,80 @@ from typing import BinaryIO
 TEMPORARY = ".partial"
 
 
+class Disk:
+    """The calls of the operating system."""
+
+    def create(self, path: Path, mode: int) -> BinaryIO:
+        """A new file to write, or an old one emptied."""
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb")
+
+    def sync(self, file: BinaryIO) -> None:
+        file.flush()
+        os.fsync(file.fileno())
+
+    def replace(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Raises: FileExistsError, for all callers on all hosts but one."""
+        target.hardlink_to(source)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+
+    def remove_folder(self, folder: Path) -> None:
+        folder.rmdir()
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in a folder as durable as the files."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+DISK = Disk()
+
+
 @contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes its name only when the block ends well and its bytes are safe.
 
     The suffix `.partial` marks it until then; one writer at a time.
     """
-    partial = path.with_name(path.name + TEMPORARY)
+    with appearing(path, path.with_name(path.name + TEMPORARY)) as file:
+        yield file
+    DISK.sync_folder(path.parent)
+
+
+@contextmanager
+def appearing(
+    path: Path,
+    temporary: Path,
+    *,
+    replaces: bool = True,
+    mode: int = 0o666,
+    disk: Disk = DISK,
+) -> Iterator[BinaryIO]:
+    """A file to write as `temporary`, which becomes `path` when the block ends well.
+
+    Its bytes are safe then; its name is once the folder has been synced. Without `replaces` a file
+    that is there already stays. Raises: FileExistsError in this case.
+    """
     try:
-        with partial.open("wb") as file:
+        with disk.create(temporary, mode) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+            disk.sync(file)
+        if replaces:
+            disk.replace(temporary, path)
+        else:
+            disk.link(temporary, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        disk.unlink(temporary)
         raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder as durable as the files."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    if not replaces:
+        disk.unlink(temporary)

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+Blob = bytes | bytearray | memoryview
+
 
 class Storage(Protocol):
     """Named immutable blobs. Paths are relative and use "/".
@@ -17,11 +19,11 @@ class Storage(Protocol):
         """At most `length` bytes, fewer where the blob ends earlier."""
         ...
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: Blob) -> None:
         """Replaces what was there."""
         ...
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: Blob) -> bool:
         """False, with nothing written, if the path exists. One of two concurrent callers wins."""
         ...
 
