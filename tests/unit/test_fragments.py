@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remesh.parallel.state.fragments import Fragment, cover_problems, whole
+from remesh.parallel.state.fragments import Fragment, cover_problems, flat_boxes, whole
 
 
 def box(offsets, sizes, shape=(4, 6), name="w", dtype="float32"):
@@ -80,6 +80,94 @@ def test_any_grid_covers_and_no_part_can_be_missing_or_doubled(parts, data):
 
 def test_thousands_of_slices_are_checked_fast():
     parts = [box((row, 0), (1, 8), shape=(4096, 8)) for row in range(4096)]
+    started = time.perf_counter()
+    assert cover_problems(parts) == ()
+    assert time.perf_counter() - started < 0.5
+
+
+def elements(shape, box_offsets, local_shape, start, stop):
+    """For each element of [start, stop) that is no padding, its place in the full tensor."""
+    places = itertools.product(*map(range, local_shape))
+    chosen = list(itertools.islice(places, start, stop))
+    moved = [tuple(o + i for o, i in zip(box_offsets, place, strict=True)) for place in chosen]
+    return [place for place in moved if not place or place[0] < shape[0]]
+
+
+def in_box(flat_box):
+    spans = [
+        range(offset, offset + size)
+        for offset, size in zip(flat_box.offsets, flat_box.sizes, strict=True)
+    ]
+    return list(itertools.product(*spans))
+
+
+def fewest(places):
+    """The smallest number of boxes that a run of places can be cut into, tried one by one."""
+    best = [0]
+    for end in range(1, len(places) + 1):
+        best.append(1 + min(best[start] for start in range(end) if is_box(places[start:end])))
+    return best[-1]
+
+
+def is_box(places):
+    return math.prod(
+        last - first + 1 for first, last in zip(places[0], places[-1], strict=True)
+    ) == len(places) and all(
+        first <= last for first, last in zip(places[0], places[-1], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "box_offsets", "local_shape"),
+    [
+        ((), (), ()),
+        ((7,), (0,), (7,)),
+        ((9,), (3,), (4,)),
+        ((4, 6), (0, 0), (4, 6)),
+        ((4, 6), (0, 2), (4, 3)),
+        ((5, 3), (3, 0), (3, 3)),
+        ((5, 3), (6, 0), (3, 3)),
+        ((5, 1), (1, 0), (3, 1)),
+        ((4, 3, 4), (2, 0, 1), (2, 3, 2)),
+        ((3, 1, 4), (0, 0, 0), (3, 1, 4)),
+        ((2, 3, 2), (1, 0, 0), (2, 3, 2)),
+        ((0, 3), (0, 0), (0, 3)),
+    ],
+)
+def test_every_range_of_a_flattened_share_is_the_fewest_boxes(shape, box_offsets, local_shape):
+    num_elements = math.prod(local_shape)
+    for start, stop in itertools.combinations_with_replacement(range(num_elements + 3), 2):
+        boxes = flat_boxes(shape, box_offsets, local_shape, start, stop)
+        places = elements(shape, box_offsets, local_shape, start, stop)
+        assert [place for flat_box in boxes for place in in_box(flat_box)] == places
+        assert len(boxes) == fewest(places) <= max(1, 2 * len(shape) - 1)
+        at = start
+        for flat_box in boxes:
+            assert flat_box.flat_offset == at
+            at += flat_box.num_elements
+
+
+def test_a_box_knows_its_place_in_another_and_what_they_share():
+    outer, inner = box((1, 2), (3, 4)), box((2, 0), (2, 5))
+    assert outer.meet(inner) == inner.meet(outer) == box((2, 2), (2, 3))
+    assert outer.slices(box((2, 2), (2, 3))) == (slice(1, 3), slice(0, 3))
+    assert outer.meet(box((0, 0), (1, 6))) is None
+    assert outer.meet(box((1, 2), (0, 4))) is None
+    scalar = whole("step", (), "int64")
+    assert scalar.meet(scalar) == scalar
+    assert str(outer) == "w[1:4, 2:6]"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float64", 8), ("bfloat16", 2), ("float8_e4m3fn", 1), ("uint8", 1), ("bool", 1)],
+)
+def test_bytes_follow_from_the_name_of_the_dtype(dtype, size):
+    assert whole("w", (4, 6), dtype).num_bytes == 24 * size
+
+
+def test_thousands_of_columns_are_checked_fast():
+    parts = [box((0, column), (8, 1), shape=(8, 4096)) for column in range(4096)]
     started = time.perf_counter()
     assert cover_problems(parts) == ()
     assert time.perf_counter() - started < 0.5
