@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Member, Restore
+from remesh.orchestrator.control.records import Held, Member, Restore
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.faults import Kill
 from remesh.orchestrator.job import Job
+from remesh.parallel.layout import Layout
 
 NAMESPACE = "remesh"
 HEAD = "node:__internal_head__"  # the resource by which Ray marks its head node
@@ -43,7 +44,12 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormOrder:
-    """One rank's part of a Form command. `victim` is the rank that a node kill takes down."""
+    """One rank's part of a Form command.
+
+    `held` is the part of the state at `from_step` that the worker holds, None for none of it.
+    `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
+    takes down.
+    """
 
     generation: int
     rank: int
@@ -52,7 +58,10 @@ class FormOrder:
     store_port: int
     form_timeout_s: float
     op_timeout_s: float
+    layout: Layout
+    shard_size: int
     restore: Restore
+    held: Held | None
     ranks_to_fill: tuple[int, ...]
     from_step: int
     victim: int | None
@@ -70,8 +79,18 @@ def form_order(
         store_port=store[1],
         form_timeout_s=timers.form_s,
         op_timeout_s=timers.restore_s,
+        layout=form.layout,
+        shard_size=form.shard_size,
         restore=form.restore,
-        ranks_to_fill=tuple(m.rank for m in form.members if m.at_step != form.from_step),
+        held=member.held if member.at_step == form.from_step else None,
+        ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
         from_step=form.from_step,
         victim=victim,
     )
+
+
+def _is_in_place(form: Form, member: Member) -> bool:
+    """Whether the worker holds the part of the state that its place in the new mesh asks for."""
+    own = Held(layout=form.layout, shard_size=form.shard_size, rank=member.rank)
+    held = member.held
+    return member.at_step == form.from_step and (held.cut, held.part) == (own.cut, own.part)

@@ -2,6 +2,7 @@
 
 import secrets
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from remesh.actors.connection import connect, disconnect, find_controller, start_controller
@@ -14,7 +15,9 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.control.options import MANY_NODES, Options
 from remesh.orchestrator.control.records import CheckpointState, FreshState
 from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job
+from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.run import RunOptions
 
 
@@ -30,6 +33,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         held.enter_context(folder.lock())
         if run := _take_up(job, options, folder, held):
             return run
+        shape = _shape(job, options)
         folder.check_free()
         if options.fresh:
             folder.clear()
@@ -42,7 +46,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
             return FinishedRun(job, folder, checkpoints[0].step)
         held.callback(disconnect, connect(job, options))
         folder.keep(fingerprint)
-        spec = _spec(job, options, folder, fingerprint)
+        spec = _spec(job, options, folder, fingerprint, shape)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, checkpoints, folder))
         return Run(controller, held.pop_all(), outlives=bool(options.submission))
@@ -66,7 +70,9 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
         return Run(controller, held.pop_all(), outlives=True)
 
 
-def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint) -> RunSpec:
+def _spec(
+    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, shape: Shape
+) -> RunSpec:
     run = secrets.token_hex(4)
     return RunSpec(
         run=run,
@@ -75,7 +81,7 @@ def _spec(job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerp
         data_digest=str(fingerprint["data.digest"]),
         fingerprint=fingerprint,
         incarnation=folder.claim(run),
-        max_members=_max_members(job, options),
+        max_members=shape.largest,
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
@@ -111,19 +117,37 @@ def _anchored(job: Job) -> Job:
     return job.model_copy(update={"data": data})
 
 
-def _max_members(job: Job, options: RunOptions) -> int:
+def _shape(job: Job, options: RunOptions) -> Shape:
+    """That of the job, as far as nodes that are started for it have room.
+
+    Raises: UserError if they have no room for a mesh.
+    """
+    shape = job.shape
     if options.address is not None:
-        return job.max_dp
-    return min(job.max_dp, options.nodes * options.workers_per_node)
+        return shape
+    nodes, places = options.nodes, options.workers_per_node
+    straddling = job.parallel.allow_cross_node_tp
+    groups = nodes * places // shape.tp if straddling else nodes * (places // shape.tp)
+    layout = shape.layout(groups)
+    if layout is None:
+        where = "" if straddling or shape.tp == 1 else f", each {shape.tp} of them on one node"
+        raise UserError(
+            f"--nodes {nodes} with --workers-per-node {places} has no room for a mesh of "
+            f"{shape.smallest} workers{where}; use more, or a smaller parallel.tp or zero.group"
+        )
+    return replace(shape, max_dp=layout.dp)
 
 
 def _control_options(
     spec: RunSpec, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
 ) -> Options:
-    elastic = spec.job.elastic
+    elastic, shape = spec.job.elastic, spec.job.shape
     return Options(
         steps=spec.job.train.steps,
-        max_dp=spec.max_members,
+        max_dp=spec.max_members // shape.tp,
+        tp=shape.tp,
+        zero_stage=shape.zero_stage,
+        zero_group=shape.zero_group,
         min_workers=min(elastic.min_workers, spec.max_members),
         spares=elastic.spares,
         min_nodes=elastic.min_nodes,

@@ -67,6 +67,7 @@ class Trainer:
         self._parked = True
         self._unanswered: tuple[int, int] | None = None
         self._drain: tuple[int, bool] = (-1, False)
+        self._held_in = 0
         self.generation = 0
 
     def form(self, order: FormOrder) -> None:
@@ -153,6 +154,7 @@ class Trainer:
                 self._read(order, name)
             case _:
                 engine.reset()
+        self._held_in = order.generation
         self._parts.post(
             WorkerRestored(
                 worker=self._parts.worker,
@@ -268,5 +270,6 @@ class Trainer:
                 at_step=self._parts.engine.at_step,
                 drained=drained,
                 records=self._parts.reporter.since(heard_step),
+                held_in=self._held_in,
             )
         )

@@ -33,13 +33,17 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Build the mesh of `generation`, restore, and train on from `from_step` + 1."""
+    """Build the mesh of `generation`, restore, and train on from `from_step` + 1.
+
+    `shard_size` replicas share one copy of the state.
+    """
 
     generation: int
     layout: Layout
     members: tuple[Member, ...]
     restore: Restore
     from_step: int
+    shard_size: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

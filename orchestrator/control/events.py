@@ -104,7 +104,9 @@ class GroupBroken:
 class WorkerParked:
     """A trainer thread stands still outside of `generation`: fenced, or drained at a boundary.
 
-    `at_step` is the newest step whose state it holds whole, None if it holds none.
+    `at_step` is the step whose state it holds its part of, None if it holds none, and `held_in` the
+    generation in which it got that part: not this one, if it was fenced before it restored. It is
+    None in journals of versions whose workers held all of the state.
     `records` are the steps that the controller may not have heard of yet.
     """
 
@@ -113,6 +115,7 @@ class WorkerParked:
     at_step: int | None
     drained: bool
     records: tuple[StepRecord, ...] = ()
+    held_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

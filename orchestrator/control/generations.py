@@ -35,8 +35,9 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """`fault` is what ended the one before. `unparked` are the members that may still train.
+    """`shard_size` replicas share one copy of the state. `fault` is what ended the one before.
 
+    `unparked` are the members that may still train.
     `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
     `heard_step` is the newest step up to which no record is missing.
     """
@@ -53,6 +54,7 @@ class Generation:
     unformed: set[str]
     unrestored: set[str]
     unparked: set[str]
+    shard_size: int = 1
     saving: bool = False
     blamed: bool = False
     formed_s: float | None = None

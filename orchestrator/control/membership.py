@@ -1,13 +1,14 @@
 """Who is there: nodes, the workers on them, and who of them makes up a mesh.
 
 Only nodes in use count: spare, leaving, drained and quarantined ones get no workers. Workers are
-started evenly over the nodes until members and spares are complete or the nodes are full; a dead
-worker's place is filled again on any living node with room. A mesh takes first who holds the newest
-state, then spares, those on a node that has just lost a member last.
+started evenly over the nodes until members and spares are complete or the nodes are full, those of
+a tp group in a row; a dead worker's place is filled again on any living node with room. A mesh
+takes first who holds the newest state, then spares, those on a node that has just lost a member
+last.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -63,7 +64,8 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """`held` is the (generation, step) whose state the worker held when it was last parked.
+    """`held` is the (generation, step) of whose state the worker held its part when it was last
+    parked, `held_rank` its rank in that generation; `rank` is that in its newest one.
 
     `slot` is its place on the node, `device` the index of the device that it was given there, if it
     was. `leaving`: its node leaves.
@@ -77,6 +79,8 @@ class Worker:
     state: WorkerState = WorkerState.STARTING
     pid: int = 0
     held: tuple[int, int] | None = None
+    held_rank: int = 0
+    rank: int = 0
     leaving: bool = False
 
 
@@ -84,14 +88,19 @@ class Worker:
 class Roster:
     """Living nodes and workers by name. Names of workers are never used twice.
 
-    `num_slots`, `num_used` and `num_ready_nodes` count nodes in use; ready are those with a warm
-    worker. `spare` and `leaving` name the nodes in that state, longest there first.
+    What is counted are slots, workers and nodes in use; ready are warm workers, and nodes with one.
+    `num_groups` and `num_slot_groups` are the groups of `tp` ready workers, or of slots, that have
+    room on one node each. `spare` and `leaving` name the nodes in that state, longest there first.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     counts: dict[WorkerState, int] = field(default_factory=lambda: dict.fromkeys(WorkerState, 0))
+    tp: int = 1
     num_slots: int = 0
+    num_slot_groups: int = 0
+    num_ready: int = 0
+    num_groups: int = 0
     num_used: int = 0
     num_ready_nodes: int = 0
     spare: dict[str, None] = field(default_factory=dict)
@@ -169,36 +178,44 @@ class Roster:
         if missing <= 0:
             return []
         free = [
-            (node.num_workers, not node.head, node.name, node.slots)
+            (*self._need(node.num_workers, node.slots), not node.head, node.name, node.slots)
             for node in self.nodes.values()
             if node.num_workers < node.slots and node.state is NodeState.USED
         ]
         heapq.heapify(free)
         chosen = []
         for _ in range(missing):
-            num_workers, not_head, name, slots = heapq.heappop(free)
+            *_, num_workers, not_head, name, slots = heapq.heappop(free)
             chosen.append(name)
             if num_workers + 1 < slots:
-                heapq.heappush(free, (num_workers + 1, not_head, name, slots))
+                need = self._need(num_workers + 1, slots)
+                heapq.heappush(free, (*need, not_head, name, slots))
         return chosen
 
-    def choose(
-        self, idle: list[Worker], limit: int, held_step: Callable[[Worker], int], generation: int
+    def in_order(
+        self,
+        idle: list[Worker],
+        held_step: Mapping[str, int],
+        kept: Collection[str],
+        generation: int,
     ) -> list[Worker]:
-        """At most `limit` of these workers.
+        """These workers, whom a mesh should take first in front: `kept` before all others.
 
-        `held_step` is -1 for a worker without state; `generation` is the one that has just ended.
+        `held_step` has those that hold state; `generation` is the one that has just ended.
         """
-        idle.sort(key=lambda worker: (-held_step(worker), worker.number))
+        ranked = [
+            (worker.name not in kept, -held_step.get(worker.name, -1), worker.number, worker)
+            for worker in idle
+        ]
+        ranked.sort(key=lambda entry: entry[:3])
         depth: dict[str, int] = {}
         ordered = []
-        for worker in idle:
+        for left_out, order, number, worker in ranked:
             depth[worker.node] = depth.get(worker.node, 0) + 1
-            spare = held_step(worker) < 0
-            hurt = spare and self.nodes[worker.node].hurt_in == generation > 0
-            ordered.append((-held_step(worker), hurt, depth[worker.node], worker.number, worker))
-        ordered.sort(key=lambda entry: entry[:4])
-        return [entry[4] for entry in ordered[:limit]]
+            hurt = order > 0 and self.nodes[worker.node].hurt_in == generation > 0
+            ordered.append((left_out, order, hurt, depth[worker.node], number, worker))
+        ordered.sort(key=lambda entry: entry[:5])
+        return [entry[5] for entry in ordered]
 
     def in_state(self, state: WorkerState) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.state is state]
@@ -209,10 +226,18 @@ class Roster:
         index = worker.slot if worker.device is None else worker.device
         return Device(node=node.name, index=index, domain=node.domain, head=node.head)
 
+    def _need(self, num_workers: int, slots: int) -> tuple[bool, bool, int]:
+        """Where a worker is wanted most comes first: where it helps to complete a tp group."""
+        useless = (num_workers // self.tp + 1) * self.tp > slots
+        return (useless, num_workers % self.tp == 0, num_workers)
+
     def _count(self, node: Node, sign: int) -> None:
         """Take a node into account in its present state, or out of it."""
         if node.state is NodeState.USED:
             self.num_slots += sign * node.slots
+            self.num_slot_groups += sign * (node.slots // self.tp)
+            self.num_ready += sign * node.num_ready
+            self.num_groups += sign * (node.num_ready // self.tp)
             self.num_used += sign
             self.num_ready_nodes += sign * (node.num_ready > 0)
         for state, names in ((NodeState.SPARE, self.spare), (NodeState.LEAVING, self.leaving)):
@@ -225,7 +250,9 @@ class Roster:
         node = self.nodes.get(worker.node)
         if node is None or not change:
             return
-        before = node.num_ready > 0
+        before = node.num_ready
         node.num_ready += change
         if node.state is NodeState.USED:
-            self.num_ready_nodes += (node.num_ready > 0) - before
+            self.num_ready += change
+            self.num_groups += node.num_ready // self.tp - before // self.tp
+            self.num_ready_nodes += (node.num_ready > 0) - (before > 0)

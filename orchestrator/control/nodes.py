@@ -6,13 +6,14 @@ from going. It loses no step and counts as no failure. Only where nothing else w
 or too few would be left for a mesh, the drain saves.
 """
 
+from remesh.orchestrator.control.choosing import last_holders, stays_whole
 from remesh.orchestrator.control.commands import EndWorker, ReleaseNode
 from remesh.orchestrator.control.events import NodeDraining, NodeJoined, ScaleRequested
 from remesh.orchestrator.control.membership import Node, NodeState, Worker, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow
 from remesh.orchestrator.control.stopping import request_stop
-from remesh.orchestrator.control.transitions import drain, enough, last_holders
+from remesh.orchestrator.control.transitions import drain, enough
 from remesh.orchestrator.control.turn import Turn
 
 
@@ -83,8 +84,7 @@ def do_without_leavers(turn: Turn) -> None:
     leaving = sorted({worker.node for worker in members if worker.leaving})
     if not leaving:
         return
-    staying = sum(not worker.leaving for worker in members)
-    save = not staying or not enough(turn, staying + state.roster.num_idle)
+    save = not stays_whole(turn) or not enough(turn)
     drain(turn, save=save, reason=f"doing without {', '.join(leaving)}")
 
 

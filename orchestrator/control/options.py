@@ -3,13 +3,15 @@
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.records import CheckpointState, FreshState
+from remesh.orchestrator.plan.shape import Shape
 
 MANY_NODES = 2**16  # more than there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Counts of workers and nodes, the budget of failures, the knob of time, and where to start.
+    """Counts of replicas, workers and nodes, the budget of failures, the knob of time, and where to
+    start.
 
     `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
     `last_generation` is the newest generation that an earlier run of the same job has used:
@@ -22,6 +24,9 @@ class Options:
     spares: int = 0
     min_nodes: int = 1
     max_nodes: int = MANY_NODES
+    tp: int = 1
+    zero_stage: int = 0
+    zero_group: int = 0
     allow_cross_node_tp: bool = False
     max_failures: int = 8
     healthy_steps: int = 100
@@ -30,6 +35,16 @@ class Options:
     resume: CheckpointState | FreshState = field(default_factory=FreshState)
     fallbacks: tuple[CheckpointState, ...] = ()
     last_generation: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        """What all meshes of the run have in common."""
+        return Shape(
+            max_dp=self.max_dp,
+            tp=self.tp,
+            zero_stage=self.zero_stage,
+            zero_group=self.zero_group,
+        )
 
     @property
     def first_step(self) -> int:

@@ -10,6 +10,7 @@ from remesh.orchestrator.control.transitions import (
     form_or_wait,
     leave,
     note_sign,
+    num_fitting,
     over_budget,
     waiting_reason,
 )
@@ -27,7 +28,7 @@ def refill(turn: Turn) -> None:
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
-    for node in state.roster.places(options.max_dp + options.spares):
+    for node in state.roster.places(options.shape.largest + options.spares):
         worker = state.roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
         turn.do(StartWorker(worker=worker.name, node=node))
@@ -39,19 +40,27 @@ def form_or_grow(turn: Turn) -> None:
     That is when the mesh would be as large as it can get, or when for a while (longer if some are
     still starting) no further worker has become ready.
     """
-    state, options = turn.state, turn.options
+    state = turn.state
     state.deadlines.gather_s = None
-    members = state.roster.num_members
-    size = min(options.max_dp, members + state.roster.num_idle)
+    members, size = state.roster.num_members, num_fitting(turn)
     if not _larger_mesh_wanted(turn, size):
         return
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
-    if size < min(options.max_dp, state.roster.num_slots) and turn.now_s < gather_s:
+    if size < _most(turn) and turn.now_s < gather_s:
         state.deadlines.gather_s = gather_s
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:
         drain(turn, save=False, reason=f"growing from {members} to {size} workers")
+
+
+def _most(turn: Turn) -> int:
+    """Workers of the largest mesh that has room on the nodes in use."""
+    roster, options = turn.state.roster, turn.options
+    anywhere = options.allow_cross_node_tp
+    groups = roster.num_slots // options.tp if anywhere else roster.num_slot_groups
+    layout = options.shape.layout(groups)
+    return 0 if layout is None else layout.world_size
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:
@@ -95,7 +104,7 @@ def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
     state = turn.state
     if state.phase is Phase.WAITING:
         state.reason = waiting_reason(turn)
-        return enough(turn, size)
+        return enough(turn)
     growing = state.phase is Phase.RUNNING and size > state.roster.num_members
     return growing and not state.stop_reason and state.step < turn.options.steps
 

@@ -1,6 +1,8 @@
 """What workers tell about their work: the values that events carry."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from remesh.parallel.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +25,42 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Which part of the state a worker holds: that of this rank in a mesh of this layout.
+
+    A tp group holds one copy of the model; from ZeRO stage 1 on each of its parts is cut into
+    shards, for `shard_size` replicas. What is not cut at all is one part, as by the defaults.
+    """
+
+    layout: Layout = field(default_factory=Layout)
+    shard_size: int = 1
+    rank: int = 0
+
+    @property
+    def cut(self) -> tuple[int, int]:
+        """Into how many parts the state is cut by tp, and each of them into how many shards."""
+        return (self.layout.tp, self.shard_size)
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of these it is, each counted from 0."""
+        at = self.layout.coordinate(self.rank)
+        return (at.tp, at.dp % self.shard_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """A worker's place in one generation. `at_step` is the state it holds, None for none.
 
-    `local_rank` counts the members on its node, in the order of their devices.
+    `held` is the part of it that it holds. `local_rank` counts the members on its node, in the
+    order of their devices.
     """
 
     worker: str
     node: str
     rank: int
     at_step: int | None
+    held: Held = field(default_factory=Held)
     local_rank: int = 0
 
 
@@ -43,7 +71,11 @@ class FreshState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerState:
-    """Members whose `at_step` differs from `step` take their state from the rank `source`."""
+    """The members whose `at_step` is `step` together hold all of its state, and it is all there is.
+
+    The others take their parts from them, and so do those whose place asks for another part than
+    they hold. `source` is the lowest rank that holds one.
+    """
 
     step: int
     source: int

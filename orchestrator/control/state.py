@@ -53,9 +53,13 @@ class State:
 
     def heard_step(self, generation: int) -> int:
         """The newest step of this generation up to which all records are in the journal."""
-        lives = (life for life in reversed(self.generations) if life.generation == generation)
-        life = next(lives, None)
+        life = self.life(generation)
         return -1 if life is None else life.heard_step
+
+    def life(self, generation: int) -> Generation | None:
+        """One of the run's generations, which are numbered without a gap."""
+        index = generation - self.generations[0].generation if self.generations else -1
+        return self.generations[index] if 0 <= index < len(self.generations) else None
 
     @property
     def step_s(self) -> float | None:

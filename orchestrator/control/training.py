@@ -100,6 +100,8 @@ def _on_parked(turn: Turn, event: WorkerParked) -> None:
         state.roster.move(worker, WorkerState.LEAVING if worker.leaving else WorkerState.IDLE)
     worker.held = _held(current, event, worker.held)
     if worker.held is not None and worker.held[0] == current.generation:
+        worker.held_rank = worker.rank
+    if worker.held is not None and worker.held[0] == current.generation:
         state.step = max(state.step, worker.held[1])
     if event.drained:
         _on_drained(turn)
@@ -170,6 +172,9 @@ def _held(
     """
     if event.at_step is None:
         return None
+    if event.held_in is not None:
+        known = event.held_in in (current.generation, None if before is None else before[0])
+        return (event.held_in, event.at_step) if known else None
     if current.has_steps or event.at_step == current.from_step:
         return (current.generation, event.at_step)
     return before if before is not None and before[1] == event.at_step else None

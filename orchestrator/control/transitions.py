@@ -1,17 +1,13 @@
 """How one mesh ends and the next begins: fence or drain, settle, decide, form."""
 
-from functools import partial
-
+from remesh.orchestrator.control.choosing import Choice, choose_mesh
 from remesh.orchestrator.control.commands import Drain, Fence, Form
 from remesh.orchestrator.control.generations import Fault, Generation
-from remesh.orchestrator.control.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.membership import NodeState, WorkerState
 from remesh.orchestrator.control.phases import Phase
-from remesh.orchestrator.control.records import Member
 from remesh.orchestrator.control.recovery import Decision, decide_restore
-from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
-from remesh.orchestrator.plan.placement import local_ranks, place
-from remesh.parallel.layout import Layout
+from remesh.orchestrator.plan.shape import spare_reason
 
 
 def fence(turn: Turn, sign: str) -> None:
@@ -104,24 +100,36 @@ def end_stopped(turn: Turn) -> None:
 def form_or_wait(turn: Turn) -> None:
     """Forms from who is there, or waits for enough of them."""
     state, options = turn.state, turn.options
-    if enough(turn, state.roster.num_idle):
+    if enough(turn):
         _form(turn)
         return
     turn.move(Phase.WAITING, reason=waiting_reason(turn), within_s=options.wait_limit_s)
     turn.say(f"{state.reason}, for at most {options.wait_limit_s:.0f} s")
 
 
-def enough(turn: Turn, num_workers: int) -> bool:
-    """Whether so many workers on the nodes in use make up a mesh."""
+def enough(turn: Turn) -> bool:
+    """Whether those that are ready make up a mesh."""
     ready_nodes = turn.state.roster.num_ready_nodes
-    return num_workers >= turn.options.min_workers and ready_nodes >= turn.options.min_nodes
+    return (
+        num_fitting(turn) >= max(1, turn.options.min_workers)
+        and ready_nodes >= turn.options.min_nodes
+    )
+
+
+def num_fitting(turn: Turn) -> int:
+    """Workers of the largest mesh of those that are ready on the nodes in use."""
+    roster, options = turn.state.roster, turn.options
+    anywhere = options.allow_cross_node_tp
+    layout = options.shape.layout(roster.num_ready // options.tp if anywhere else roster.num_groups)
+    return 0 if layout is None else layout.world_size
 
 
 def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
     roster, options = turn.state.roster, turn.options
     if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
-        text = f"waiting for workers: have {roster.num_idle}, need {options.min_workers}"
+        needed = options.shape.at_least(options.min_workers)
+        text = f"waiting for workers: have {roster.num_idle}, need {needed}{_groups_needed(turn)}"
     else:
         text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
     if turn.state.deadlines.cool_s is None:
@@ -129,6 +137,17 @@ def waiting_reason(turn: Turn) -> str:
     states = (node.state for node in roster.nodes.values())
     kept_out = sum(state is NodeState.QUARANTINED for state in states)
     return f"{text}; {kept_out} in quarantine, as the host was lost before"
+
+
+def _groups_needed(turn: Turn) -> str:
+    options = turn.options
+    groups = []
+    if options.tp > 1:
+        where = "" if options.allow_cross_node_tp else " on one node each"
+        groups.append(f"tp groups of {options.tp}{where}")
+    if options.zero_group > 1:
+        groups.append(f"ZeRO groups of {options.zero_group} replicas")
+    return f" in {' and '.join(groups)}" if groups else ""
 
 
 def over_budget(turn: Turn) -> bool:
@@ -157,14 +176,15 @@ def _settle_fenced(turn: Turn) -> None:
 
 def _form(turn: Turn) -> None:
     state, options = turn.state, turn.options
-    members = _members(turn)
+    choice = choose_mesh(turn)
+    members = choice.members
     checkpoints = state.checkpoints
     decision = decide_restore(members, checkpoints.good, checkpoints.avoid)
     if decision is None:
         avoided = ", ".join(sorted(checkpoints.avoid))
         turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
         return
-    life = _next_generation(turn, members, decision)
+    life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
     state.generations.append(life)
     state.step = life.from_step
@@ -174,11 +194,14 @@ def _form(turn: Turn) -> None:
     for member in members:
         worker = state.roster.workers[member.worker]
         state.roster.move(worker, WorkerState.MEMBER)
+        worker.rank = member.rank
     turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
     state.deadlines.gather_s = None
-    turn.say(f"generation {life.generation}: dp={life.layout.dp} {life.reason}")
+    turn.say(f"generation {life.generation}: {life.layout} {life.reason}")
+    if choice.spare and life.layout.dp < options.max_dp:
+        workers = "1 worker stays" if choice.spare == 1 else f"{choice.spare} workers stay"
+        turn.say(f"{workers} spare: {spare_reason(options.shape, life.layout)}")
     ask_to_form(turn)
-    assert len(members) <= options.max_dp
 
 
 def ask_to_form(turn: Turn) -> None:
@@ -190,18 +213,20 @@ def ask_to_form(turn: Turn) -> None:
             members=life.members,
             restore=life.restore,
             from_step=life.from_step,
+            shard_size=life.shard_size,
         )
     )
 
 
-def _next_generation(turn: Turn, members: tuple[Member, ...], decision: Decision) -> Generation:
+def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generation:
     state = turn.state
-    names = {member.worker for member in members}
+    names = {member.worker for member in choice.members}
     start = f"from step {decision.from_step} {decision.reason}"
     return Generation(
         generation=state.last_generation + 1,
-        layout=Layout(dp=len(members)),
-        members=members,
+        layout=choice.layout,
+        shard_size=choice.shard_size,
+        members=choice.members,
         restore=decision.restore,
         from_step=decision.from_step,
         reason=f"{start}: {_why(turn, names)}",
@@ -224,56 +249,6 @@ def _why(turn: Turn, names: set[str]) -> str:
     if state.fault is not None:
         return state.fault.cause + joining
     return state.reason + joining
-
-
-def _members(turn: Turn) -> tuple[Member, ...]:
-    """The next mesh."""
-    state = turn.state
-    held_step = partial(_held_step, state)
-    roster = state.roster
-    idle = roster.in_state(WorkerState.IDLE) + last_holders(turn)
-    chosen = roster.choose(idle, turn.options.max_dp, held_step, state.last_generation)
-    by_device = {roster.device(worker): worker for worker in chosen}
-    placed = place(
-        list(by_device),
-        Layout(dp=len(chosen)),
-        allow_cross_node_tp=turn.options.allow_cross_node_tp,
-    )
-    for warning in placed.warnings:
-        turn.say(warning)
-    workers = [by_device[device] for device in placed.devices]
-    numbers = local_ranks(placed.devices)
-    return tuple(
-        Member(
-            worker=worker.name,
-            node=worker.node,
-            rank=rank,
-            local_rank=numbers[rank],
-            at_step=step if (step := held_step(worker)) >= 0 else None,
-        )
-        for rank, worker in enumerate(workers)
-    )
-
-
-def last_holders(turn: Turn) -> list[Worker]:
-    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it."""
-    state = turn.state
-    leaving = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
-    if not leaving:
-        return []
-    held_step = partial(_held_step, state)
-    elsewhere = map(held_step, state.roster.in_state(WorkerState.IDLE))
-    saved_step = state.checkpoints.newest_step
-    known = max(elsewhere, default=-1)
-    known = known if saved_step is None else max(known, saved_step)
-    return [worker for worker in leaving if held_step(worker) > known]
-
-
-def _held_step(state: State, worker: Worker) -> int:
-    """-1 for none. State from an abandoned timeline counts as none."""
-    if worker.held is None or not state.lineage.holds(*worker.held):
-        return -1
-    return worker.held[1]
 
 
 def reachable(turn: Turn) -> tuple[str, ...]:

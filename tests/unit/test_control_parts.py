@@ -128,8 +128,10 @@ def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
     held = {"worker-0": 7, "worker-1": 7}
     found.nodes["head"].hurt_in = 3
     idle = found.in_state(WorkerState.IDLE)
-    chosen = found.choose(idle, 4, lambda worker: held.get(worker.name, -1), 3)
-    assert {worker.name for worker in chosen} == {"worker-0", "worker-1", "worker-3", "worker-5"}
+    ordered = [worker.name for worker in found.in_order(idle, held, (), 3)]
+    assert ordered[:2] == ["worker-0", "worker-1"]
+    assert set(ordered[2:4]) == {"worker-3", "worker-5"}
+    assert found.in_order(idle, held, {"worker-4"}, 3)[0].name == "worker-4"
 
 
 @given(st.floats(0.05, 60.0), st.floats(0.0, 600.0), st.integers(1, 20_000))

@@ -1,0 +1,154 @@
+"""Who makes up the next mesh: those who together hold the newest state, in whole tp groups.
+
+A mesh may leave out some of those that hold state, since it has whole groups only, and of replicas
+that share their state whole ZeRO groups. So one holder of each part is kept before anybody else is
+taken, of the tp groups that have lost no rank where there are such. What lost: to take the workers
+by age alone, and to find afterwards that two of them hold the same shard.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.membership import Worker, WorkerState
+from remesh.orchestrator.control.records import Held, Member
+from remesh.orchestrator.control.recovery import Holding, newest_whole
+from remesh.orchestrator.control.state import State
+from remesh.orchestrator.control.turn import Turn
+from remesh.orchestrator.plan.placement import local_ranks, place
+from remesh.parallel.layout import Layout
+
+NOTHING = Held()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The next mesh. `spare` counts the workers that could have been in it and are not."""
+
+    layout: Layout
+    shard_size: int
+    members: tuple[Member, ...]
+    spare: int
+
+
+def choose_mesh(turn: Turn) -> Choice:
+    """The largest mesh of those who are idle, of which there are enough.
+
+    Cost: n log n for n workers.
+    """
+    options, roster = turn.options, turn.state.roster
+    idle = roster.in_state(WorkerState.IDLE) + last_holders(turn)
+    held = _held(turn.state, idle)
+    groups = _groups(turn, idle, held)
+    layout = options.shape.layout(len(groups))
+    assert layout is not None
+    chosen = [worker for group in groups[: layout.dp] for worker in group]
+    return Choice(
+        layout=layout,
+        shard_size=options.shape.shard_size(layout.dp),
+        members=_members(turn, chosen, layout, held),
+        spare=len(idle) - len(chosen),
+    )
+
+
+def last_holders(turn: Turn) -> list[Worker]:
+    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it."""
+    state = turn.state
+    leaving = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
+    if not leaving:
+        return []
+    held = _held(state, leaving)
+    others = _held(state, state.roster.in_state(WorkerState.IDLE))
+    elsewhere = newest_whole(others.values())
+    together = newest_whole([*others.values(), *held.values()])
+    known = -1 if elsewhere is None else elsewhere[0]
+    if state.checkpoints.newest_step is not None:
+        known = max(known, state.checkpoints.newest_step)
+    if together is None or together[0] <= known:
+        return []
+    return [worker for worker in leaving if worker.name in held and held[worker.name][0] > known]
+
+
+def stays_whole(turn: Turn) -> bool:
+    """Whether those members of the present mesh that do not leave hold all of its state."""
+    state = turn.state
+    life, workers = state.current, state.roster.workers
+    staying = (member for member in life.members if not workers[member.worker].leaving)
+    held = (Held(layout=life.layout, shard_size=life.shard_size, rank=m.rank) for m in staying)
+    return newest_whole((0, one) for one in held) is not None
+
+
+def _held(state: State, workers: list[Worker]) -> dict[str, Holding]:
+    """What each of them holds of the run's state, by name. An abandoned timeline counts as none."""
+    held = {}
+    for worker in workers:
+        if worker.held is None or not state.lineage.holds(*worker.held):
+            continue
+        generation, step = worker.held
+        life = state.life(generation)
+        assert life is not None
+        own = Held(layout=life.layout, shard_size=life.shard_size, rank=worker.held_rank)
+        held[worker.name] = (step, own)
+    return held
+
+
+def _groups(turn: Turn, idle: list[Worker], held: Mapping[str, Holding]) -> list[list[Worker]]:
+    """What could be tp groups, those first that a mesh should take first."""
+    state, options = turn.state, turn.options
+    kept = _kept(held)
+    steps = {name: step for name, (step, _) in held.items()}
+    ordered = state.roster.in_order(idle, steps, kept, state.last_generation)
+    turn_of = {worker.name: index for index, worker in enumerate(ordered)}
+    by_node: dict[str, list[Worker]] = {}
+    for worker in ordered:
+        by_node.setdefault(worker.node, []).append(worker)
+    groups = [group for here in by_node.values() for group in _cut(here, options.tp)]
+    anywhere = list(_cut(ordered, options.tp)) if options.allow_cross_node_tp else groups
+    if options.shape.layout(len(anywhere)) != options.shape.layout(len(groups)):
+        return anywhere
+    groups.sort(key=lambda g: (-sum(w.name in kept for w in g), turn_of[g[0].name]))
+    return groups
+
+
+def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
+    for first in range(0, len(workers) - size + 1, size):
+        yield workers[first : first + size]
+
+
+def _kept(held: Mapping[str, Holding]) -> set[str]:
+    """One holder of each part of the newest whole state, from as few tp groups as can be."""
+    newest = newest_whole(held.values())
+    groups: dict[tuple[Layout, int], dict[tuple[int, int], str]] = {}
+    for name, (step, own) in held.items():
+        if (step, own.cut) == newest:
+            group = groups.setdefault((own.layout, own.rank // own.layout.tp), {})
+            group.setdefault(own.part, name)
+    kept: dict[tuple[int, int], str] = {}
+    for group in sorted(groups.values(), key=len, reverse=True):
+        kept = {**group, **kept} if not group.keys() <= kept.keys() else kept
+    return set(kept.values())
+
+
+def _members(
+    turn: Turn, chosen: list[Worker], layout: Layout, held: Mapping[str, Holding]
+) -> tuple[Member, ...]:
+    roster = turn.state.roster
+    by_device = {roster.device(worker): worker for worker in chosen}
+    placed = place(list(by_device), layout, allow_cross_node_tp=turn.options.allow_cross_node_tp)
+    for warning in placed.warnings:
+        turn.say(warning)
+    numbers = local_ranks(placed.devices)
+    members = []
+    for rank, device in enumerate(placed.devices):
+        worker = by_device[device]
+        step, part = held.get(worker.name, (None, NOTHING))
+        members.append(
+            Member(
+                worker=worker.name,
+                node=worker.node,
+                rank=rank,
+                local_rank=numbers[rank],
+                at_step=step,
+                held=part,
+            )
+        )
+    return tuple(members)
