@@ -9,11 +9,11 @@ Shapes: B sequences, T positions, C width, H query heads, K kv heads, D head wid
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.maths import Linear, Maths
-from remesh.parallel.model.norms import RMSNorm
+from remesh.parallel.model.norms import RMSNorm, root_mean_square_normed
+from remesh.parallel.model.recompute import recomputed
 
 
 class Rotary(nn.Module):
@@ -51,6 +51,7 @@ class Attention(nn.Module):
         width, kv_width, bias = config.width, config.kv_width, config.bias
         self.recompute = False
         self.head_width = config.head_width
+        self.eps = config.norm_eps
         self.query = Linear(width, width, bias=bias)
         self.key = Linear(width, kv_width, bias=bias)
         self.value = Linear(width, kv_width, bias=bias)
@@ -61,19 +62,18 @@ class Attention(nn.Module):
         self.maths = maths
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        projected = self.maths.columns(x_BTC, self.query, self.key, self.value)
-        if self.recompute and torch.is_grad_enabled():
-            a_BTC = checkpoint(
-                self._attend, *projected, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            a_BTC = self._attend(*projected)
+        inputs = [*self.maths.columns(x_BTC, self.query, self.key, self.value)]
+        if self.query_norm is not None and self.key_norm is not None:
+            inputs += [self.query_norm.weight, self.key_norm.weight]
+        attend = self._attend
+        a_BTC = recomputed(attend, *inputs) if self.recompute else attend(*inputs)
         return self.maths.row(a_BTC, self.output)
 
-    def _attend(self, q_BTC: Tensor, k_BTC: Tensor, v_BTC: Tensor) -> Tensor:
+    def _attend(self, q_BTC: Tensor, k_BTC: Tensor, v_BTC: Tensor, *norms_D: Tensor) -> Tensor:
         q_BHTD, k_BKTD, v_BKTD = map(self._heads, (q_BTC, k_BTC, v_BTC))
-        if self.query_norm is not None and self.key_norm is not None:
-            q_BHTD, k_BKTD = self.query_norm(q_BHTD), self.key_norm(k_BKTD)
+        if norms_D:
+            q_BHTD = root_mean_square_normed(q_BHTD, norms_D[0], self.eps)
+            k_BKTD = root_mean_square_normed(k_BKTD, norms_D[1], self.eps)
         if self.rotary is not None:
             q_BHTD, k_BKTD = self.rotary(q_BHTD, k_BKTD)
         grouped = q_BHTD.shape[1] != k_BKTD.shape[1]

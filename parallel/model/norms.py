@@ -16,7 +16,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return root_mean_square_normed(x, self.weight, self.eps)
 
 
 class LayerNorm(nn.Module):
@@ -36,3 +36,7 @@ def residual_norm(config: ModelConfig) -> RMSNorm | LayerNorm:
     """The norm of the residual stream that the config asks for."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(config.width, config.norm_eps)
+
+
+def root_mean_square_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), weight, eps)

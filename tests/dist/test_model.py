@@ -1,10 +1,10 @@
-"""The transformer against a second one, written here in fp64 from the papers' formulas."""
+"""The default model: in fp32 against the formulas, its first values, and that it learns."""
 
 import math
 
 import pytest
 import torch
-from torch.nn.functional import log_softmax
+from formulas import objective
 
 from remesh.parallel.model.config import ModelConfig, parameter_shapes
 from remesh.parallel.model.initial import draw, initial_value
@@ -23,6 +23,15 @@ SIZES = {
 CONFIG = ModelConfig(**SIZES)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Tensors this small are computed slower by two."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
 def built(config=CONFIG, seed=7):
     model = Transformer(config)
     model.reset(seed)
@@ -34,77 +43,24 @@ def tokens(num_sequences=3, num_positions=20, seed=0):
     return torch.randint(CONFIG.vocab_size, (num_sequences, num_positions), generator=generator)
 
 
-def normed(x, weight):
-    return x / (x.square().mean(-1, keepdim=True) + CONFIG.norm_eps).sqrt() * weight
-
-
-def turned(x_TD):
-    """RoPE as the complex product of its definition."""
-    half = x_TD.shape[1] // 2
-    rates = torch.tensor([CONFIG.rope_theta ** (-i / half) for i in range(half)]).double()
-    angles = torch.arange(x_TD.shape[0]).double()[:, None] * rates
-    z = torch.complex(x_TD[:, :half], x_TD[:, half:]) * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat((z.real, z.imag), dim=1)
-
-
-def attended(x_TC, weights):
-    q, k, v = (x_TC @ weights[f"attention.{part}.weight"].T for part in ("query", "key", "value"))
-    heads, width = [], CONFIG.head_width
-    for head in range(CONFIG.num_heads):
-        kv_head = head * CONFIG.num_kv_heads // CONFIG.num_heads
-        q_TD = turned(q[:, head * width : (head + 1) * width])
-        k_TD = turned(k[:, kv_head * width : (kv_head + 1) * width])
-        v_TD = v[:, kv_head * width : (kv_head + 1) * width]
-        future = torch.ones(len(x_TC), len(x_TC)).triu(1).bool()
-        scores = (q_TD @ k_TD.T / math.sqrt(width)).masked_fill(future, -torch.inf)
-        heads.append(scores.softmax(-1) @ v_TD)
-    return torch.cat(heads, dim=1) @ weights["attention.output.weight"].T
-
-
-def fed_forward(x_TC, weights):
-    gate, up = x_TC @ weights["ffn.gate.weight"].T, x_TC @ weights["ffn.up.weight"].T
-    return (gate * torch.sigmoid(gate) * up) @ weights["ffn.down.weight"].T
-
-
-def oracle_logits(weights, tokens_BT):
-    sequences = []
-    for tokens_T in tokens_BT:
-        x_TC = weights["embedding.weight"][tokens_T]
-        for layer in range(CONFIG.num_layers):
-            prefix = f"layers.{layer}."
-            own = {n.removeprefix(prefix): w for n, w in weights.items() if n.startswith(prefix)}
-            x_TC = x_TC + attended(normed(x_TC, own["attention_norm.weight"]), own)
-            x_TC = x_TC + fed_forward(normed(x_TC, own["ffn_norm.weight"]), own)
-        sequences.append(normed(x_TC, weights["norm.weight"]) @ weights["head.weight"].T)
-    return torch.stack(sequences)
-
-
-def test_loss_and_gradients_equal_those_of_the_formulas():
+def test_in_fp32_loss_and_gradients_are_near_those_of_the_formulas():
     model, tokens_BT = built(), tokens()
     targets_BT = tokens(seed=1)
     weights = {
         name: parameter.detach().double().requires_grad_()
         for name, parameter in model.named_parameters()
     }
-    expected = oracle_logits(weights, tokens_BT)
-    expected_loss = -log_softmax(expected, -1).gather(-1, targets_BT[..., None]).sum()
-    expected_loss.backward()
-    logits_BTV = model(tokens_BT)
-    losses = summed_cross_entropy(logits_BTV, targets_BT)
+    expected, _ = objective(CONFIG, weights, tokens_BT, targets_BT)
+    expected.backward()
+    losses = summed_cross_entropy(model(tokens_BT), targets_BT)
     losses.objective.backward()
-    torch.testing.assert_close(logits_BTV.double(), expected, rtol=1e-5, atol=1e-6)
     assert losses.num_tokens == 60
-    assert losses.cross_entropy.item() == pytest.approx(expected_loss.item(), rel=1e-6)
+    assert losses.cross_entropy.item() == pytest.approx(expected.item(), rel=1e-6)
     for name, parameter in model.named_parameters():
         scale = weights[name].grad.abs().max().item()
         torch.testing.assert_close(
             parameter.grad.double(), weights[name].grad, rtol=1e-4, atol=1e-5 * scale, msg=name
         )
-
-
-def test_the_promised_shapes_are_the_models():
-    named = {name: tuple(p.shape) for name, p in built().named_parameters()}
-    assert list(named.items()) == list(parameter_shapes(CONFIG).items())
 
 
 def test_no_position_sees_a_later_one():
@@ -177,7 +133,27 @@ def test_initial_scales():
     assert std["layers.7.ffn.up.weight"] == pytest.approx(0.02, rel=0.03)
     assert std["layers.7.ffn.down.weight"] == pytest.approx(0.005, rel=0.03)
     assert std["layers.0.attention.output.weight"] == pytest.approx(0.005, rel=0.03)
-    assert torch.equal(initial_value(config, 0, "norm.weight", (256,)), torch.ones(256))
+
+
+def test_norms_begin_at_one_biases_at_zero_and_positions_like_matrices():
+    config = ModelConfig(**SIZES, norm="layer", positions="learned", bias=True, qk_norm=True)
+    for name, shape in parameter_shapes(config).items():
+        value = initial_value(config, 0, name, shape)
+        if name.endswith("norm.weight"):
+            assert torch.equal(value, torch.ones(shape)), name
+        elif name.endswith(".bias"):
+            assert torch.equal(value, torch.zeros(shape)), name
+        else:
+            assert value.abs().max() > 0, name
+    positions = initial_value(config, 0, "positions.weight", (400, 32))
+    assert positions.std().item() == pytest.approx(0.02, rel=0.03)
+
+
+def test_a_tied_model_begins_with_the_embedding_of_an_untied_one():
+    tied = dict(built(ModelConfig(**SIZES, tied=True)).named_parameters())
+    untied = dict(built().named_parameters())
+    assert untied.keys() - tied.keys() == {"head.weight"}
+    assert all(torch.equal(value, untied[name]) for name, value in tied.items())
 
 
 def test_the_first_loss_is_that_of_a_guess():

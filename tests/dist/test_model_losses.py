@@ -60,3 +60,53 @@ def test_large_logits_stay_finite_and_the_sum_is_fp32():
     losses = summed_cross_entropy(logits_BTV, torch.tensor([[1]]))
     assert losses.objective.dtype == torch.float32
     assert losses.objective.item() == pytest.approx(6e4, rel=1e-2)
+
+
+def test_z_loss_is_the_square_of_the_log_of_the_sum_for_each_token():
+    logits_BTV = torch.tensor([[[1.0, 2.0, 0.5], [0.0, -1.0, 3.0], [9.0, 9.0, 9.0]]])
+    targets_BT = torch.tensor([[0, 2, IGNORE_INDEX]])
+    log_z = [math.log(sum(map(math.exp, row))) for row in ((1.0, 2.0, 0.5), (0.0, -1.0, 3.0))]
+    losses = summed_cross_entropy(logits_BTV.double(), targets_BT, z_loss=1e-4)
+    cross_entropy = log_z[0] - 1.0 + log_z[1] - 3.0
+    z_loss = 1e-4 * (log_z[0] ** 2 + log_z[1] ** 2)
+    assert losses.cross_entropy.item() == pytest.approx(cross_entropy, rel=1e-14)
+    assert losses.objective.item() == pytest.approx(cross_entropy + z_loss, rel=1e-14)
+    assert losses.num_tokens == 2
+
+
+def test_the_gradient_of_the_z_loss_pulls_log_z_to_zero():
+    logits_BTV = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)).double()
+    logits_BTV.requires_grad_()
+    targets_BT = torch.tensor([[0, 3, IGNORE_INDEX], [6, 1, 2]])
+    summed_cross_entropy(logits_BTV, targets_BT, z_loss=0.5).objective.backward()
+    log_z_BT1 = logits_BTV.detach().logsumexp(-1, keepdim=True)
+    softmax_BTV = (logits_BTV.detach() - log_z_BT1).exp()
+    hits_BTV = torch.zeros(2, 3, 7).scatter(2, targets_BT.clamp_min(0)[..., None], 1.0)
+    counted_BT1 = (targets_BT != IGNORE_INDEX)[..., None]
+    expected = (softmax_BTV * (1 + 2 * 0.5 * log_z_BT1) - hits_BTV) * counted_BT1
+    torch.testing.assert_close(logits_BTV.grad, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_nothing_but_ignored_tokens_is_zero_and_finite_with_z_loss():
+    logits_BTV = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    losses = summed_cross_entropy(logits_BTV, torch.full((2, 3), IGNORE_INDEX), z_loss=1e-4)
+    losses.objective.backward()
+    assert (losses.objective.item(), losses.cross_entropy.item(), losses.num_tokens) == (0, 0, 0)
+    assert torch.equal(logits_BTV.grad, torch.zeros(2, 3, 5))
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-4])
+def test_the_recorded_cross_entropy_is_alone_and_without_a_graph(z_loss):
+    logits_BTV = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    targets_BT = torch.tensor([[0, 1, 2], [3, 4, 0]])
+    plain = summed_cross_entropy(logits_BTV, targets_BT)
+    losses = summed_cross_entropy(logits_BTV, targets_BT, z_loss=z_loss)
+    assert torch.equal(losses.cross_entropy, plain.objective)
+    assert not losses.cross_entropy.requires_grad
+    assert losses.objective.requires_grad
+
+
+def test_a_sum_in_fp64_stays_one():
+    logits_BTV = torch.tensor([[[0.0, 1e-12]]], dtype=torch.float64)
+    losses = summed_cross_entropy(logits_BTV, torch.tensor([[1]]))
+    assert losses.objective.item() == pytest.approx(math.log(2) - 5e-13, abs=1e-15)
