@@ -7,12 +7,14 @@ to a temporary folder and renaming it would do the same on a disk, but object st
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.state.fragments import cover_problems
 from remesh.parallel.state.headers import ShardHeader, read_header
 from remesh.parallel.state.manifest import (
+    MAX_MANIFEST_BYTES,
     CheckpointManifest,
     CheckpointRef,
     ShardFile,
@@ -22,6 +24,7 @@ from remesh.parallel.state.manifest import (
     is_shard_file_name,
     parse_name,
 )
+from remesh.parallel.state.retention import Retention, retained
 from remesh.parallel.state.storage import Storage
 
 _PREFIX = "step-"
@@ -57,7 +60,9 @@ def committed(storage: Storage) -> list[CheckpointRef]:
 def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
     """Raises: CheckpointError that names the file and the cure."""
     try:
-        manifest = decode_manifest(storage.get(ref.manifest_path))
+        # No more of a file that cannot be one is read than shows that.
+        encoded = storage.get_range(ref.manifest_path, 0, MAX_MANIFEST_BYTES + 1)
+        manifest = decode_manifest(encoded)
     except FileNotFoundError:
         raise unreadable(ref, "manifest.json", "it is missing") from None
     except CheckpointError as error:
@@ -67,16 +72,18 @@ def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
     return manifest
 
 
-def prune(storage: Storage, keep: int, protect: Iterable[CheckpointRef] = ()) -> None:
-    """Deletes all but the `keep` newest intact checkpoints, and what older failed attempts left.
+def prune(storage: Storage, keep: Retention | int, protect: Iterable[CheckpointRef] = ()) -> None:
+    """Deletes all but what `keep` retains, and what older failed attempts left.
 
-    The newest intact one stays whatever `keep` says, and so do those in `protect`. Intact is judged
-    by the manifest and by the sizes of the files. Foreign files are never touched. A manifest goes
-    before its shards: a crash in between leaves an attempt for the next call, not a bad checkpoint.
+    A number is that of the newest intact ones to keep. The newest intact one stays in any case, and
+    so do those in `protect`. Intact is judged by the manifest and by the sizes of the files.
+    Foreign files are never touched. A manifest goes before its shards: a crash in between leaves an
+    attempt for the next call, not a bad checkpoint.
     """
+    policy = Retention(last=keep, way_back=False) if isinstance(keep, int) else keep
     folders = _folders(storage)
     newest_first = _committed(folders)
-    kept = _kept(storage, newest_first, max(keep, 1)) | set(protect)
+    kept = _kept(storage, newest_first, policy) | set(protect)
     attempts = set(folders) - set(newest_first)
     # An attempt is over if a checkpoint that is newer in both step and generation exists.
     over = {ref for ref in attempts if any(_supersedes(done, ref) for done in newest_first)}
@@ -99,15 +106,30 @@ def _committed(folders: dict[CheckpointRef, list[str]]) -> list[CheckpointRef]:
     return sorted((ref for ref in folders if ref.manifest_path in folders[ref]), reverse=True)
 
 
-def _kept(storage: Storage, newest_first: list[CheckpointRef], keep: int) -> set[CheckpointRef]:
-    kept: set[CheckpointRef] = set()
+def _kept(
+    storage: Storage, newest_first: list[CheckpointRef], policy: Retention
+) -> set[CheckpointRef]:
+    damaged: set[CheckpointRef] = set()
     num_intact = 0
     for ref in newest_first:
-        if num_intact == keep:
+        if num_intact == max(policy.last, 1):
             break
-        kept.add(ref)
-        num_intact += _intact(storage, ref)
-    return kept
+        if _intact(storage, ref):
+            num_intact += 1
+        else:
+            damaged.add(ref)
+    metrics = _metrics(storage, newest_first) if policy.best else {}
+    return damaged | retained(set(newest_first) - damaged, policy, metrics)
+
+
+def _metrics(
+    storage: Storage, refs: Iterable[CheckpointRef]
+) -> dict[CheckpointRef, Mapping[str, float]]:
+    metrics = {}
+    for ref in refs:
+        with suppress(CheckpointError):
+            metrics[ref] = read_manifest(storage, ref).metrics
+    return metrics
 
 
 def _intact(storage: Storage, ref: CheckpointRef) -> bool:
@@ -128,19 +150,12 @@ def _deletion_order(ref: CheckpointRef, paths: list[str]) -> list[str]:
 
 
 def _present(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
-    path = file_path(ref, file)
     try:
-        return _header_of_size(storage, path, file.size_bytes)
+        return read_header(storage, file_path(ref, file), file)
     except FileNotFoundError:
         raise CheckpointError(f"cannot commit {ref.name}: {file.name} is missing") from None
     except CheckpointError as error:
         raise CheckpointError(f"cannot commit {ref.name}: {file.name}: {error}") from None
-
-
-def _header_of_size(storage: Storage, path: str, size_bytes: int) -> ShardHeader:
-    if not _has_size(storage, path, size_bytes):
-        raise CheckpointError(f"it has not {size_bytes} bytes")
-    return read_header(storage, path)
 
 
 def _has_size(storage: Storage, path: str, size_bytes: int) -> bool:

@@ -1,34 +1,98 @@
 """What a shard says of itself, read without its tensors and without torch.
 
 A shard is a safetensors file: eight bytes with the length of the header, the header as JSON, the
-tensors. Its metadata tell which checkpoint it was written for and which fragments it holds.
+tensors. Its metadata tell which checkpoint it was written for, which fragments it holds, and the
+hashes of each fragment's chunks. The manifest holds the hash of the header, so that a reader proves
+the ranges that it reads without reading the others. One hash a file, as before, makes every rank
+read all; one a fragment makes it read a whole tensor for a few rows; and one a chunk in the
+manifest makes that large.
 """
 
+import base64
 import heapq
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import xxhash
 
 from remesh.parallel.errors import CheckpointError
+from remesh.parallel.state.bounded_json import parse
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.manifest import CheckpointRef
-from remesh.parallel.state.storage import Storage
+from remesh.parallel.state.manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.storage import Blob, Storage
 
 MAX_HEADER_BYTES = 100 * 2**20
+MAX_VALUES = 4_000_000
 KEY = "remesh"
 
+# The digest of a file is that of its header, or, as it once was, that of all its bytes.
+HEADER_DIGEST = "xxh3_128.header:"
+FILE_DIGEST = "xxh3_128:"
+
+# Their names in safetensors and their bytes an element.
+DTYPES = {
+    "float64": ("F64", 8),
+    "int64": ("I64", 8),
+    "float32": ("F32", 4),
+    "int32": ("I32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int16": ("I16", 2),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "int8": ("I8", 1),
+    "uint8": ("U8", 1),
+    "bool": ("BOOL", 1),
+}
+
 _LENGTH_BYTES = 8
+_ALIGNMENT = 64
+_DIGEST_BYTES = 8
+_MIN_CHUNK_BYTES = 4096
+_MAX_CHUNKS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A fragment in a shard, whose bytes begin at `start` of the file; one digest a chunk."""
+
+    fragment: Fragment
+    start: int
+    size_bytes: int
+    chunk_bytes: int
+    digests: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
+
+    def has_chunks(self, offset: int, data: memoryview) -> bool:
+        """Whether `data` are the chunks from `offset` of the fragment on."""
+        found, first = self.chunk_digests(data), offset // self.chunk_bytes * _DIGEST_BYTES
+        return self.digests[first : first + len(found)] == found
+
+    def chunk_digests(self, data: memoryview) -> bytes:
+        """Of all chunks that `data` consists of, one behind the other."""
+        return b"".join(
+            xxhash.xxh3_64_digest(data[at : at + self.chunk_bytes])
+            for at in range(0, len(data), self.chunk_bytes)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardHeader:
-    """What a shard says of itself: the checkpoint it was written for and its fragments."""
+    """`parts` are in the order of the file and fill it from the header to the end."""
 
     ref: CheckpointRef
-    fragments: tuple[Fragment, ...]
+    parts: tuple[Part, ...]
+    size_bytes: int
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        return tuple(part.fragment for part in self.parts)
 
 
 def shard_names(sizes_bytes: Mapping[str, int], num_writers: int) -> list[list[str]]:
@@ -45,21 +109,136 @@ def shard_names(sizes_bytes: Mapping[str, int], num_writers: int) -> list[list[s
     return parts
 
 
-def shard_digest(encoded: bytes) -> str:
-    return f"xxh3_128:{xxhash.xxh3_128_hexdigest(encoded)}"
+def shard_key(fragment: Fragment) -> str:
+    """The name of a fragment's tensor in its file: `w` for a whole one, `w[0:4,8:16]` for a box."""
+    if fragment.is_whole:
+        return fragment.name
+    spans = zip(fragment.offsets, fragment.sizes, strict=True)
+    return f"{fragment.name}[{','.join(f'{start}:{start + size}' for start, size in spans)}]"
 
 
-def read_header(storage: Storage, path: str) -> ShardHeader:
-    """Cost: two small reads, however large the file is."""
+def in_file_order(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Large elements first, so that all are aligned; else by name and offset."""
+    return sorted(
+        fragments, key=lambda part: (-DTYPES[part.dtype][1], part.name, part.offsets, part.sizes)
+    )
+
+
+def lay_out(ref: CheckpointRef, fragments: Sequence[Fragment]) -> tuple[bytes, ShardHeader]:
+    """The first bytes of the file that holds these fragments in this order, hashes left blank."""
+    blank = []
+    at = 0
+    for fragment in fragments:
+        size_bytes = fragment.num_elements * DTYPES[fragment.dtype][1]
+        chunk_bytes = _chunk_bytes(size_bytes)
+        digests = bytes(_DIGEST_BYTES * -(-size_bytes // chunk_bytes))
+        blank.append(
+            Part(
+                fragment=fragment,
+                start=at,
+                size_bytes=size_bytes,
+                chunk_bytes=chunk_bytes,
+                digests=digests,
+            )
+        )
+        at += size_bytes
+    encoded = _encode(ref, blank, 0)
+    return encoded, header_of(encoded, size_bytes=len(encoded) + at)
+
+
+def sealed(header: ShardHeader, file: memoryview) -> bytes:
+    """The first bytes of the file again, of the same length, with the hashes of its tensors."""
+    data_start = header.size_bytes - sum(part.size_bytes for part in header.parts)
+    parts = [
+        Part(
+            fragment=part.fragment,
+            start=part.start,
+            size_bytes=part.size_bytes,
+            chunk_bytes=part.chunk_bytes,
+            digests=part.chunk_digests(file[part.start : part.end]),
+        )
+        for part in header.parts
+    ]
+    encoded = _encode(header.ref, parts, data_start)
+    assert len(encoded) == data_start, "the hashes have another length than their place"
+    return encoded
+
+
+def shard_digest(encoded: Blob) -> str:
+    """Of a sealed shard or of its first bytes: the digest that stands in the manifest."""
+    view = memoryview(encoded)
+    length = _header_length(bytes(view[:_LENGTH_BYTES]))
+    return HEADER_DIGEST + xxhash.xxh3_128_hexdigest(view[: _LENGTH_BYTES + length])
+
+
+def read_header(storage: Storage, path: str, file: ShardFile) -> ShardHeader:
+    """The header that `file` was written with. Cost: three small reads, however large it is.
+
+    Raises: CheckpointError, FileNotFoundError.
+    """
+    # One byte comes back of two asked for: the file ends exactly there.
+    if len(storage.get_range(path, file.size_bytes - 1, 2)) != 1:
+        raise CheckpointError(f"it has not {file.size_bytes} bytes")
     start = storage.get_range(path, 0, _LENGTH_BYTES)
     length = _header_length(start)
-    return _header(storage.get_range(path, _LENGTH_BYTES, length))
+    if _LENGTH_BYTES + length > file.size_bytes:
+        raise CheckpointError("its header is longer than the file")
+    encoded = start + storage.get_range(path, _LENGTH_BYTES, length)
+    if file.digest.startswith(HEADER_DIGEST) and shard_digest(encoded) != file.digest:
+        raise CheckpointError("the hash of its header is not the one in the manifest")
+    return header_of(encoded, size_bytes=file.size_bytes)
 
 
-def header_of(encoded: bytes) -> ShardHeader:
-    """The header of a whole shard. Raises: CheckpointError if it has none."""
-    length = _header_length(encoded[:_LENGTH_BYTES])
-    return _header(encoded[_LENGTH_BYTES : _LENGTH_BYTES + length])
+def header_of(encoded: Blob, *, size_bytes: int) -> ShardHeader:
+    """The header of a shard of that size. Raises: CheckpointError if it has none, or another."""
+    view = memoryview(encoded)
+    length = _header_length(bytes(view[:_LENGTH_BYTES]))
+    data_start = _LENGTH_BYTES + length
+    try:
+        values = _parsed(bytes(view[_LENGTH_BYTES:data_start]))
+        meta = _parsed(values["__metadata__"][KEY].encode())
+        parts = [_part(values, told, data_start) for told in meta["fragments"]]
+        ref = CheckpointRef(step=_count(meta["step"]), generation=_count(meta["generation"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"its header does not tell its fragments ({type(error).__name__}: {error})"
+        ) from None
+    parts.sort(key=lambda part: (part.start, part.size_bytes))
+    ends = [data_start, *(part.end for part in parts)]
+    if [part.start for part in parts] != ends[:-1] or len(values) != len(parts) + 1:
+        raise CheckpointError("its tensors are not those that its header names")
+    if ends[-1] != size_bytes:
+        raise CheckpointError(f"its header tells of {ends[-1]} bytes, it has {size_bytes}")
+    return ShardHeader(ref=ref, parts=tuple(parts), size_bytes=size_bytes)
+
+
+def _chunk_bytes(size_bytes: int) -> int:
+    """A power of two: few enough chunks for the header, small enough for a slice of the rows."""
+    return max(_MIN_CHUNK_BYTES, 1 << max(0, -(-size_bytes // _MAX_CHUNKS) - 1).bit_length())
+
+
+def _encode(ref: CheckpointRef, parts: Sequence[Part], data_start: int) -> bytes:
+    told = [
+        {
+            **asdict(part.fragment),
+            "chunk_bytes": part.chunk_bytes,
+            "digests": base64.b64encode(part.digests).decode(),
+        }
+        for part in parts
+    ]
+    meta = {"step": ref.step, "generation": ref.generation, "fragments": told}
+    values: dict[str, Any] = {"__metadata__": {KEY: json.dumps(meta, separators=(",", ":"))}}
+    for part in parts:
+        key = shard_key(part.fragment)
+        assert key not in values, f"{key} stands twice in one shard"
+        values[key] = {
+            "dtype": DTYPES[part.fragment.dtype][0],
+            "shape": part.fragment.sizes,
+            "data_offsets": (part.start - data_start, part.end - data_start),
+        }
+    encoded = json.dumps(values, separators=(",", ":")).encode()
+    encoded += b" " * (-(_LENGTH_BYTES + len(encoded)) % _ALIGNMENT)
+    return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded
 
 
 def _header_length(start: bytes) -> int:
@@ -69,28 +248,53 @@ def _header_length(start: bytes) -> int:
     return length
 
 
-def _header(encoded: bytes) -> ShardHeader:
-    try:
-        meta = json.loads(json.loads(encoded)["__metadata__"][KEY])
-        return ShardHeader(
-            ref=CheckpointRef(step=meta["step"], generation=meta["generation"]),
-            fragments=tuple(_fragment(values) for values in meta["fragments"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(
-            f"its header does not tell its fragments ({type(error).__name__}: {error})"
-        ) from None
+def _parsed(encoded: bytes) -> dict[str, Any]:
+    values: dict[str, Any] = parse(encoded, max_bytes=MAX_HEADER_BYTES, max_values=MAX_VALUES)
+    return values
 
 
-def _fragment(values: dict[str, Any]) -> Fragment:
-    return Fragment(
-        name=str(values["name"]),
-        global_shape=_numbers(values["global_shape"]),
-        offsets=_numbers(values["offsets"]),
-        sizes=_numbers(values["sizes"]),
-        dtype=str(values["dtype"]),
+def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> Part:
+    fragment = Fragment(
+        name=_text(told["name"]),
+        global_shape=_counts(told["global_shape"]),
+        offsets=_counts(told["offsets"]),
+        sizes=_counts(told["sizes"]),
+        dtype=_text(told["dtype"]),
+    )
+    entry = values[shard_key(fragment)]
+    dtype, item_bytes = DTYPES[fragment.dtype]
+    start, end = _counts(entry["data_offsets"])
+    size_bytes = math.prod(fragment.sizes) * item_bytes
+    if (entry["dtype"], _counts(entry["shape"]), end - start) != (
+        dtype,
+        fragment.sizes,
+        size_bytes,
+    ):
+        raise ValueError(f"{fragment} is not the tensor of this name")
+    chunk_bytes = _count(told.get("chunk_bytes", 0))
+    digests = base64.b64decode(told.get("digests", ""), validate=True)
+    if chunk_bytes and len(digests) != _DIGEST_BYTES * -(-size_bytes // chunk_bytes):
+        raise ValueError(f"{fragment} has not one hash a chunk")
+    return Part(
+        fragment=fragment,
+        start=data_start + start,
+        size_bytes=size_bytes,
+        chunk_bytes=chunk_bytes,
+        digests=digests,
     )
 
 
-def _numbers(values: list[Any]) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _counts(values: Any) -> tuple[int, ...]:
+    return tuple(_count(value) for value in values)

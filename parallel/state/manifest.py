@@ -9,18 +9,22 @@ them, and they carry a hash of themselves, so that one flipped bit anywhere is a
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remesh.parallel.errors import CheckpointError
+from remesh.parallel.state.bounded_json import parse
 
 FORMAT_VERSION = 1
-MAX_MANIFEST_BYTES = 64 * 2**20
+MAX_MANIFEST_BYTES = 32 * 2**20
+MAX_VALUES = 1_000_000
 
 Scalar = str | int | float | bool
 
+_TOO_MANY = 2**63
 _NAME = re.compile(r"step-(\d{8,18})\.gen-(\d{1,18})", re.ASCII)
 _FILE_NAME = re.compile(r"rank-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
 
@@ -60,7 +64,10 @@ class DataPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
-    """`fingerprint` is all that changes the curve, `created_by` are the versions that wrote it."""
+    """`fingerprint` is all that changes the curve, `created_by` are the versions that wrote it.
+
+    `metrics` say how good the model was at this step; retention goes by them.
+    """
 
     step: int
     generation: int
@@ -69,6 +76,7 @@ class CheckpointManifest:
     data: DataPosition
     files: tuple[ShardFile, ...]
     created_by: Mapping[str, str]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ref(self) -> CheckpointRef:
@@ -102,7 +110,7 @@ def is_complete(files: Sequence[ShardFile]) -> bool:
 
 
 def encode_manifest(manifest: CheckpointManifest) -> bytes:
-    values = {
+    values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "step": manifest.step,
         "generation": manifest.generation,
@@ -115,19 +123,19 @@ def encode_manifest(manifest: CheckpointManifest) -> bytes:
         ],
         "created_by": dict(manifest.created_by),
     }
+    # The field came later: without it a manifest reads as it always did. Nothing is best by a NaN.
+    metrics = {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}
+    if metrics:
+        values["metrics"] = metrics
     return _canonical({**values, "digest": hashlib.sha256(_canonical(values)).hexdigest()})
 
 
 def decode_manifest(encoded: bytes) -> CheckpointManifest:
     """Raises: CheckpointError for anything that `encode_manifest` cannot have written."""
-    if len(encoded) > MAX_MANIFEST_BYTES:
-        raise CheckpointError(
-            f"the manifest has {len(encoded)} bytes, more than the {MAX_MANIFEST_BYTES} allowed"
-        )
     try:
-        values = json.loads(encoded)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"the manifest is not JSON ({error})") from None
+        values = parse(encoded, max_bytes=MAX_MANIFEST_BYTES, max_values=MAX_VALUES)
+    except ValueError as error:
+        raise CheckpointError(f"the manifest is {error}") from None
     version = values.get("format_version") if isinstance(values, dict) else None
     if version != FORMAT_VERSION:
         raise CheckpointError(
@@ -154,9 +162,10 @@ def _manifest(values: dict[str, Any]) -> CheckpointManifest:
             data=DataPosition(**values["data"]),
             files=tuple(ShardFile(**file) for file in values["files"]),
             created_by=values["created_by"],
+            metrics=values.get("metrics", {}),
         )
         problem = _type_problem(manifest)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         problem = f"{type(error).__name__}: {error}"
     if problem:
         raise CheckpointError(f"the manifest is not one of Remesh's ({problem})")
@@ -169,11 +178,17 @@ def _type_problem(manifest: CheckpointManifest) -> str:
     texts = [manifest.bit_key, manifest.data.digest, *manifest.created_by.values()]
     texts += [file.digest for file in manifest.files]
     checks = {
-        "a count is no whole number from 0 on": all(type(n) is int and n >= 0 for n in counts),
+        "a count is no whole number from 0 on": all(
+            type(n) is int and 0 <= n < _TOO_MANY for n in counts
+        ),
         "a file is empty": all(file.size_bytes for file in manifest.files),
         "a version or hash is no text": all(isinstance(text, str) for text in texts),
         "the fingerprint is not flat": all(
             isinstance(value, Scalar) for value in manifest.fingerprint.values()
+        ),
+        "a metric is no finite number": all(
+            type(value) in (int, float) and math.isfinite(value)
+            for value in manifest.metrics.values()
         ),
         "a file is missing, doubled or foreign": is_complete(manifest.files),
     }

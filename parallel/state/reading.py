@@ -1,59 +1,217 @@
-"""Reading a checkpoint back: whole tensors, once every file has been verified."""
+"""Reading a checkpoint back: only the ranges of the files that are wanted, all of them verified."""
 
-import torch
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.state.checkpoint import check_cover, file_path, read_manifest, unreadable
-from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.headers import ShardHeader, shard_digest
+from remesh.parallel.state.fragments import Fragment, item_bytes, whole
+from remesh.parallel.state.headers import FILE_DIGEST, HEADER_DIGEST, Part, ShardHeader, read_header
 from remesh.parallel.state.manifest import CheckpointRef, ShardFile
-from remesh.parallel.state.shards import decode_shard
+from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
+from remesh.parallel.state.shards import bytes_of, empty
 from remesh.parallel.state.storage import Storage
+
+# Files at a time: their reads wait for the storage, not for the processor.
+_NUM_READERS = 4
+# Parts of a file that lie side by side are read together up to this size.
+_RUN_BYTES = 32 * 2**20
+
+Array = NDArray[np.unsignedinteger]
 
 
 def read(storage: Storage, ref: CheckpointRef) -> dict[str, Tensor]:
-    """Every tensor whole, on the CPU, after sizes and hashes of all files have been checked.
+    """Every tensor whole, on the CPU, verified.
 
-    Cost: memory for all tensors and one file.
+    Cost: memory for all tensors and, for each of four files at a time, one fragment.
     Raises: CheckpointError that names the file and the cure.
     """
-    tensors: dict[str, Tensor] = {}
-    headers = []
-    for file in read_manifest(storage, ref).files:
-        header, parts = _verified(storage, ref, file)
-        headers.append(header)
-        for fragment in header.fragments:
-            _place(tensors, fragment, parts[fragment.name])
+    headers = _headers(storage, ref)
+    wanted = {
+        part.name: whole(part.name, part.global_shape, part.dtype)
+        for header in headers.values()
+        for part in header.fragments
+    }
+    tensors = _read(storage, ref, headers, list(wanted.values()))
+    return {name: tensors[fragment] for name, fragment in wanted.items()}
+
+
+def read_fragments(
+    storage: Storage, ref: CheckpointRef, want: Sequence[Fragment]
+) -> dict[Fragment, Tensor]:
+    """The boxes that a rank wants, on the CPU, verified, however the writers had cut the tensors.
+
+    Cost: the headers of all files; of each fragment that a box meets, the chunks from its first to
+    its last byte. A box of rows costs little more than its own bytes; one of columns costs all its
+    rows, unless the writer cut the tensor into `panels`.
+    Raises: CheckpointError that names the file and the cure.
+    """
+    return _read(storage, ref, _headers(storage, ref), want)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """The chunks of a part that hold what some moves take out of it: [start, end) of the file."""
+
+    part: Part
+    start: int
+    end: int
+    moves: tuple[Move, ...]
+
+
+def _headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardHeader]:
+    files = read_manifest(storage, ref).files
+    with ThreadPoolExecutor(_NUM_READERS) as readers:
+        headers = list(readers.map(lambda file: _header(storage, ref, file), files))
     check_cover(ref, headers)
-    return tensors
+    return dict(zip(files, headers, strict=True))
 
 
-def _verified(
-    storage: Storage, ref: CheckpointRef, file: ShardFile
-) -> tuple[ShardHeader, dict[str, Tensor]]:
+def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
     try:
-        encoded = storage.get(file_path(ref, file))
-        _check_bytes(encoded, file)
-        return decode_shard(encoded)
+        if not file.digest.startswith(HEADER_DIGEST):
+            _check_whole(storage, ref, file)
+        return read_header(storage, file_path(ref, file), file)
     except FileNotFoundError:
         raise unreadable(ref, file.name, "it is missing") from None
     except CheckpointError as error:
         raise unreadable(ref, file.name, str(error)) from None
 
 
-def _check_bytes(encoded: bytes, file: ShardFile) -> None:
+def _check_whole(storage: Storage, ref: CheckpointRef, file: ShardFile) -> None:
+    """A file of an earlier version has no other hash than that of all its bytes."""
+    encoded = storage.get_range(file_path(ref, file), 0, file.size_bytes + 1)
     if len(encoded) != file.size_bytes:
-        raise CheckpointError(f"{len(encoded)} bytes instead of {file.size_bytes}")
-    if shard_digest(encoded) != file.digest:
+        raise CheckpointError(f"it has not {file.size_bytes} bytes")
+    if file.digest != FILE_DIGEST + xxhash.xxh3_128_hexdigest(encoded):
         raise CheckpointError("its hash is not the one in the manifest")
 
 
-def _place(tensors: dict[str, Tensor], fragment: Fragment, part: Tensor) -> None:
-    if fragment.is_whole:
-        tensors[fragment.name] = part
-        return
-    if fragment.name not in tensors:
-        tensors[fragment.name] = torch.empty(fragment.global_shape, dtype=part.dtype)
-    box = zip(fragment.offsets, fragment.sizes, strict=True)
-    tensors[fragment.name][tuple(slice(start, start + size) for start, size in box)] = part
+def _read(
+    storage: Storage,
+    ref: CheckpointRef,
+    headers: Mapping[ShardFile, ShardHeader],
+    want: Sequence[Fragment],
+) -> dict[Fragment, Tensor]:
+    have = by_name({file.name: header.fragments for file, header in headers.items()})
+    try:
+        moves = reshard(have, want, 0)
+    except ReshardError as error:
+        raise CheckpointError(
+            f"checkpoint {ref.name} does not hold what is wanted: {error}"
+        ) from None
+    of_file: dict[str, list[Move]] = defaultdict(list)
+    for move in moves:
+        of_file[str(move.source)].append(move)
+    tensors = {fragment: empty(fragment) for fragment in want}
+    arrays = {fragment: _array(tensor) for fragment, tensor in tensors.items()}
+
+    def fill(file: ShardFile) -> None:
+        for run in _runs(_needs(headers[file], of_file[file.name])):
+            _fill(arrays, run, _bytes_of_run(storage, ref, file, run))
+
+    with ThreadPoolExecutor(_NUM_READERS) as readers:
+        list(readers.map(fill, [file for file in headers if file.name in of_file]))
+    return tensors
+
+
+def _needs(header: ShardHeader, moves: Iterable[Move]) -> Iterator[_Need]:
+    """In the order of the file; what lies apart in one part is read apart."""
+    of_part: dict[Fragment, list[Move]] = defaultdict(list)
+    for move in moves:
+        of_part[move.held].append(move)
+    for part in header.parts:
+        need: _Need | None = None
+        for move in sorted(of_part[part.fragment], key=lambda move: _span(part, move)):
+            start, end = _span(part, move)
+            if need and start <= need.end:
+                need = replace(need, end=max(need.end, end), moves=(*need.moves, move))
+                continue
+            if need:
+                yield need
+            need = _Need(part=part, start=start, end=end, moves=(move,))
+        if need:
+            yield need
+
+
+def _span(part: Part, move: Move) -> tuple[int, int]:
+    """The chunks from the first to the last byte of the box that moves, as bytes of the file."""
+    start, end = _box_span(move)
+    if part.chunk_bytes:
+        start -= start % part.chunk_bytes
+        end = min(part.size_bytes, -(-end // part.chunk_bytes) * part.chunk_bytes)
+    return part.start + start, part.start + end
+
+
+def _box_span(move: Move) -> tuple[int, int]:
+    """From the first to the last byte of the box in the bytes of the fragment that holds it."""
+    first = last = 0
+    for place, size in zip(move.read, move.held.sizes, strict=True):
+        first = first * size + place.start
+        last = last * size + place.stop - 1
+    item = item_bytes(move.held.dtype)
+    return first * item, (last + 1) * item
+
+
+def _runs(needs: Iterable[_Need]) -> Iterator[list[_Need]]:
+    run: list[_Need] = []
+    for need in needs:
+        if run and (need.start != run[-1].end or need.end - run[0].start > _RUN_BYTES):
+            yield run
+            run = []
+        run.append(need)
+    if run:
+        yield run
+
+
+def _bytes_of_run(
+    storage: Storage, ref: CheckpointRef, file: ShardFile, run: Sequence[_Need]
+) -> memoryview:
+    start, length = run[0].start, run[-1].end - run[0].start
+    try:
+        data = memoryview(storage.get_range(file_path(ref, file), start, length))
+    except FileNotFoundError:
+        raise unreadable(ref, file.name, "it is missing") from None
+    if len(data) != length:
+        raise unreadable(ref, file.name, f"it has not {file.size_bytes} bytes")
+    for need in run:
+        if not _is_proven(need, data[need.start - start : need.end - start]):
+            what = f"the hash of {need.part.fragment} is not the one in its header"
+            raise unreadable(ref, file.name, what)
+    return data
+
+
+def _is_proven(need: _Need, data: memoryview) -> bool:
+    if not need.part.chunk_bytes:  # the whole file has been checked
+        return True
+    return need.part.has_chunks(need.start - need.part.start, data)
+
+
+def _fill(arrays: Mapping[Fragment, Array], run: Sequence[_Need], data: memoryview) -> None:
+    for need in run:
+        for move in need.moves:
+            # The box within the fragment's array, of which only the bytes of the run are there.
+            offset = need.part.start + _box_span(move)[0] - run[0].start
+            target = arrays[move.want]
+            strides = _strides(move.held.sizes, target.itemsize)
+            box = np.ndarray(move.box.sizes, target.dtype, data, offset, strides)
+            target[move.write] = box
+
+
+def _strides(sizes: Sequence[int], item: int) -> tuple[int, ...]:
+    return tuple(item * math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
+
+
+def _array(tensor: Tensor) -> Array:
+    """The tensor's memory as whole numbers of its width: bits are copied, never values."""
+    width = np.dtype(f"u{tensor.itemsize}")
+    array: Array = bytes_of(tensor).view(width).reshape(tensor.shape)
+    return array

@@ -1,18 +1,20 @@
 """Checkpoints on a real disk: what was saved is read back to the bit, or the read is an error."""
 
+import json
 import math
-import pickle
 import shutil
+from dataclasses import asdict, replace
 
 import pytest
+import safetensors.torch
 import torch
 import xxhash
 
 from remesh.actors.storage import LocalStorage
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
-from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.headers import shard_digest, shard_names
 from remesh.parallel.state.manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -21,7 +23,7 @@ from remesh.parallel.state.manifest import (
     shard_file_name,
 )
 from remesh.parallel.state.reading import read
-from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.shards import encode_fragments, encode_shard, write_shard
 from remesh.parallel.state.storage import Storage
 
 REF = CheckpointRef(step=20, generation=3)
@@ -114,7 +116,7 @@ def rows_of(tensor, spans, ref=REF):
             sizes=(last - first, tensor.shape[1]),
             dtype="float32",
         )
-        yield encode_shard({"w": tensor[first:last]}, ref, {"w": part})
+        yield encode_fragments([(part, tensor[first:last])], ref)
 
 
 def write_rows(storage, tensor, spans):
@@ -217,24 +219,35 @@ def test_a_leftover_half_folder_is_written_over(storage, tmp_path):
     assert same_bits(read(storage, REF), state())
 
 
-def test_no_pickle_is_ever_loaded(storage):
-    class Trap:
-        def __reduce__(self):
-            return pytest.fail, ("a pickle was loaded",)
-
-    encoded = pickle.dumps(Trap())
-    file = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
-    assert file.digest == f"xxh3_128:{xxhash.xxh3_128_hexdigest(encoded)}"
-    with pytest.raises(CheckpointError, match="not a safetensors file"):
-        commit(storage, manifest_of([file]))
-
-
 def test_a_shard_whose_tensors_are_not_those_it_names_is_refused(storage):
-    part = Fragment(name="w", global_shape=(4,), offsets=(0,), sizes=(4,), dtype="float32")
-    encoded = encode_shard({"w": torch.ones(3)}, REF, {"w": part})
-    file: ShardFile = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
-    with pytest.raises(CheckpointError, match="its tensors are not those that its header names"):
-        read(storage, commit(storage, manifest_of([file])))
+    encoded = encode_shard({"w": torch.ones(4)}, REF)
+    file = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
+    for true, false in ((b'"F32"', b'"I32"'), (b"[4]", b"[5]"), (b',"w":', b',"x":')):
+        storage.put(f"{REF.name}/{file.name}", encoded.replace(true, false))
+        lying = replace(file, digest=shard_digest(encoded.replace(true, false)))
+        with pytest.raises(CheckpointError, match="its header does not tell its fragments"):
+            commit(storage, manifest_of([lying]))
+
+
+def test_a_shard_is_a_file_that_safetensors_reads(storage, tmp_path):
+    """And one that it wrote, in the way of an earlier version, is still read here."""
+    files = write(storage, state(), num_writers=1)
+    path = tmp_path / REF.name / files[0].name
+    assert same_bits(safetensors.torch.load_file(path), state())
+    parts = [
+        {**asdict(whole(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")))}
+        for name, t in state().items()
+    ]
+    meta = json.dumps({"step": REF.step, "generation": REF.generation, "fragments": parts})
+    encoded = safetensors.torch.save(state(), metadata={"remesh": meta})
+    digest = f"xxh3_128:{xxhash.xxh3_128_hexdigest(encoded)}"
+    path.write_bytes(encoded)
+    old = ShardFile(name=path.name, size_bytes=len(encoded), digest=digest)
+    ref = commit(storage, manifest_of([old]))
+    assert same_bits(read(storage, ref), state())
+    path.write_bytes(encoded[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="its hash is not the one in the manifest"):
+        read(storage, ref)
 
 
 def test_the_newest_is_found_by_a_scan_that_ignores_what_is_foreign(storage, tmp_path):

@@ -1,7 +1,10 @@
 import dataclasses
+import hashlib
 import json
+import math
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -38,6 +41,10 @@ def changed(**values):
     return encode_manifest(dataclasses.replace(MANIFEST, **values))
 
 
+def with_metrics(metrics):
+    return json.dumps({**json.loads(encode_manifest(MANIFEST)), "metrics": metrics}).encode()
+
+
 def test_what_was_written_is_read_back():
     assert decode_manifest(encode_manifest(MANIFEST)) == MANIFEST
 
@@ -64,14 +71,23 @@ def test_every_truncation_is_an_error():
     [
         (b"", "not JSON"),
         (b"\x80\x04\x95", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"files":' * 100_000, "nested too deeply"),
+        (b"[" + b"[]," * 2_000_000 + b"[]]", "more than the 1000000 values allowed"),
+        (b"[" + b"0," * 2_000_000 + b"0]", "more than the 1000000 values allowed"),
+        (b'{"format_version": 1' + b"0" * 5000 + b"}", "not JSON"),
         (b"[]", "format_version None"),
         (b'{"format_version": 2}', "format_version 2, this Remesh reads 1"),
         (b'{"format_version": 1}', "KeyError: 'step'"),
-        (b" " * (MAX_MANIFEST_BYTES + 1), "more than the"),
+        (b" " * (MAX_MANIFEST_BYTES + 1), "bytes allowed"),
         (changed(step=-1), "no whole number"),
         (changed(step=True), "no whole number"),
         (changed(step=1.0), "no whole number"),
+        (changed(step=2**63), "no whole number"),
+        (changed(files=(ShardFile(name="a", size_bytes=10**4000, digest=""),)), "no whole number"),
+        (with_metrics({"loss": "1"}), "no finite number"),
+        (with_metrics({"loss": True}), "no finite number"),
+        (with_metrics({"loss": 10**400}), "OverflowError"),
         (changed(fingerprint={"model": {"width": 1}}), "not flat"),
         (changed(bit_key=None), "no text"),
         (changed(files=(*MANIFEST.files, MANIFEST.files[0])), "missing, doubled or foreign"),
@@ -82,6 +98,30 @@ def test_every_truncation_is_an_error():
 def test_what_is_no_manifest_is_refused_with_the_reason(encoded, message):
     with pytest.raises(CheckpointError, match=message):
         decode_manifest(encoded)
+
+
+def test_a_manifest_without_metrics_is_what_it_always_was():
+    """The bytes of a version that did not know of metrics."""
+    encoded = encode_manifest(MANIFEST)
+    assert b"metrics" not in encoded
+    assert hashlib.sha256(encoded).hexdigest() == (
+        "124cf26f85326e1ae81a8e90125dafc65581694e227eeb48bf67c3408141eb3b"
+    )
+
+
+def test_metrics_are_read_back_and_what_is_not_finite_is_left_out():
+    encoded = changed(metrics={"loss": 2.5, "accuracy": math.nan, "norm": math.inf})
+    assert decode_manifest(encoded).metrics == {"loss": 2.5}
+    assert changed(metrics={"loss": math.nan}) == encode_manifest(MANIFEST)
+
+
+def test_a_refused_manifest_costs_no_more_memory_than_a_few_of_its_sizes():
+    bomb = b"[" + b"[]," * (MAX_MANIFEST_BYTES // 3 - 2) + b"[]]"
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="values allowed"):
+        decode_manifest(bomb)
+    assert tracemalloc.get_traced_memory()[1] < len(bomb)
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
