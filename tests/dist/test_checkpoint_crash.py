@@ -1,20 +1,10 @@
 """A crash at every operation of a save: at every moment one complete checkpoint exists."""
 
 import pytest
-import torch
+from small_checkpoint import newest_state, save, write
 
-from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.headers import shard_names
-from remesh.parallel.state.manifest import (
-    CheckpointManifest,
-    CheckpointRef,
-    DataPosition,
-    shard_file_name,
-)
-from remesh.parallel.state.reading import read
-from remesh.parallel.state.shards import encode_shard, write_shard
-
-NUM_WRITERS = 3
+from remesh.parallel.state.checkpoint import committed, prune
+from remesh.parallel.state.manifest import CheckpointRef
 
 
 class Crash(Exception):  # noqa: N818 - it stands for the end of a process
@@ -64,42 +54,6 @@ class MemoryStorage:
 
     def delete(self, path):
         self._operate(lambda: self.blobs.pop(path, None))
-
-
-def state(step):
-    return {f"w{index}": torch.full((8, index + 1), float(step)) for index in range(5)}
-
-
-def write(storage, ref):
-    tensors = state(ref.step)
-    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    for rank, names in enumerate(shard_names(sizes, NUM_WRITERS)):
-        encoded = encode_shard({name: tensors[name] for name in names}, ref)
-        yield write_shard(storage, f"{ref.name}/{shard_file_name(rank, NUM_WRITERS)}", encoded)
-
-
-def save(storage, step, generation=1, keep=1):
-    ref = CheckpointRef(step=step, generation=generation)
-    files = tuple(write(storage, ref))
-    manifest = CheckpointManifest(
-        step=step,
-        generation=generation,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=step),
-        files=files,
-        created_by={},
-    )
-    commit(storage, manifest)
-    prune(storage, keep, protect=[ref])
-    return ref
-
-
-def newest_state(storage):
-    ref = committed(storage)[0]
-    tensors = read(storage, ref)
-    assert all(torch.equal(tensors[name], value) for name, value in state(ref.step).items())
-    return ref.step
 
 
 def num_operations_of_a_save():

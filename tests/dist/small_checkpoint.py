@@ -1,0 +1,61 @@
+"""Small checkpoints whose values tell their step, for tests of what becomes of them."""
+
+import torch
+
+from remesh.parallel.state.checkpoint import commit, committed, prune
+from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    shard_file_name,
+)
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.shards import encode_shard, write_shard
+
+
+def state(step):
+    return {f"w{index}": torch.full((8, index + 1), float(step)) for index in range(5)}
+
+
+def write(storage, ref, num_writers=3, tensors=None):
+    """Writes one shard after the other, and gives each file once it is there."""
+    tensors = tensors or state(ref.step)
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    for rank, names in enumerate(shard_names(sizes, num_writers)):
+        encoded = encode_shard({name: tensors[name] for name in names}, ref)
+        yield write_shard(storage, f"{ref.name}/{shard_file_name(rank, num_writers)}", encoded)
+
+
+def manifest_of(ref, files, **values):
+    return CheckpointManifest(
+        step=ref.step,
+        generation=ref.generation,
+        fingerprint={},
+        bit_key="cpu",
+        data=DataPosition(digest="d", position=ref.step),
+        files=tuple(files),
+        created_by={},
+        **values,
+    )
+
+
+def write_and_commit(storage, ref, num_writers=3, tensors=None):
+    return commit(storage, manifest_of(ref, write(storage, ref, num_writers, tensors)))
+
+
+def save(storage, step, generation=1, keep=1):
+    """As a run does it: write, commit, prune."""
+    ref = write_and_commit(storage, CheckpointRef(step=step, generation=generation))
+    prune(storage, keep, protect=[ref])
+    return ref
+
+
+def newest_state(storage):
+    """The step of the newest checkpoint, which has to be whole and of that step alone."""
+    ref = committed(storage)[0]
+    tensors = read(storage, ref)
+    expected = state(ref.step)
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], value) for name, value in expected.items())
+    return ref.step
