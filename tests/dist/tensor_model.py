@@ -52,9 +52,9 @@ def shared_model(config, group, shares, dtype=torch.float64, z_loss=Z_LOSS, **ho
     return model
 
 
-def formed(seat, config, *, sequence, dtype=torch.float64, **how):
+def formed(seat, config, *, sequence, dtype=torch.float64, fence=None, **how):
     """Group, shares and model of this rank."""
-    group = seat.form()
+    group = seat.form(fence)
     shares = tensor_shares(config, seat.size, seat.rank, sequence=sequence)
     model = shared_model(config, group, shares, dtype, sequence=sequence, **how)
     return group, shares, model

@@ -1,15 +1,21 @@
 """A model in shares against the same model whole, in fp64."""
 
 import pytest
+import torch
+from process_pool import FailedError
 from tensor_model import (
     batch,
     boxed,
     config_of,
     formed,
+    gathered,
     losses_of,
     summed_gradients,
     whole_model,
 )
+
+from remesh.parallel.model.maths import Linear
+from remesh.parallel.tensor import TensorParallel
 
 OPTIONS = {
     "plain": {},
@@ -77,3 +83,52 @@ def test_losses_and_gradients_are_those_of_the_whole_model(pool, options, tp, se
 def test_shorter_sequences(pool):
     for off in pool.run(errors, 4, {"positions": "learned"}, True, 8):
         assert max(off.values()) < 1e-10
+
+
+def test_a_length_that_the_ranks_cannot_share(pool):
+    with pytest.raises(FailedError, match="7 positions cannot be dealt to 2 ranks; use a multiple"):
+        pool.run(errors, 2, {}, True, 7)
+
+
+def copies(seat, sequence):
+    """By name: whether its gradients are parts, and whether all its holders have the same bits."""
+    config = config_of(**OPTIONS["the other half"], num_heads=8, num_kv_heads=2)
+    group, shares, model = formed(seat, config, sequence=sequence)
+    losses_of(model, *batch(config)).objective.backward()
+    found = {}
+    for name, share in shares.items():
+        everyones = gathered(group, model.get_parameter(name).grad)[list(share.holders)]
+        found[name] = share.partial, all(torch.equal(one, everyones[0]) for one in everyones)
+    group.close()
+    return found
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_gradients_that_are_not_parts_are_equal_on_all_holders_and_parts_are_not(pool, sequence):
+    for found in pool.run(copies, 4, sequence):
+        assert all(partial != equal for partial, equal in found.values()), found
+        assert found["layers.0.attention.key.weight"][0]  # a kv head for two ranks
+        assert found["layers.0.attention.query_norm.weight"][0]
+        for name in ("layers.1.ffn_norm.bias", "layers.0.attention.output.bias"):
+            assert found[name][0] == sequence
+
+
+def row_without_input(seat, sequence):
+    group = seat.form()
+    linear = Linear(8, 3, bias=True)
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    maths = TensorParallel(group, sequence=sequence, vocab_size=7)
+    out_BTC = maths.row(torch.ones(2, 4, 8), linear)
+    out_BTC.sum().backward()
+    group.close()
+    return out_BTC.detach(), linear.bias.grad
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_rows_bias_is_added_once(pool, sequence):
+    for out_BTC, grad_C in pool.run(row_without_input, 4, sequence):
+        length = 1 if sequence else 4
+        assert torch.equal(out_BTC, torch.tensor([1.0, 2.0, 3.0]).expand(2, length, 3))
+        assert grad_C.tolist() == [2.0 * length] * 3
