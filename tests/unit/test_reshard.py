@@ -150,6 +150,28 @@ def test_a_mixture_of_sources_is_read_from_the_nearest_that_has_each_byte():
     ]
 
 
+def test_each_destination_has_its_own_near_sources():
+    """Ranks 0 to 3 on one node and 4 to 7 on another, of which 0, 1, 4 and 5 hold the state."""
+    part = whole("w", (8,), "float32")
+    have = {"w": [Held(fragment=part, holders=(0, 1, 4, 5))]}
+    plans = reshard_all(
+        have,
+        {rank: [part] for rank in range(8)},
+        lambda source, rank: 0 if source // 4 == rank // 4 else 1,
+    )
+    sources = [moves[0].source for moves in plans.values()]
+    assert [sources[rank] for rank in (0, 1, 4, 5)] == [0, 1, 4, 5]
+    assert sorted(sources[2:4]) == [0, 1]
+    assert sorted(sources[6:8]) == [4, 5]
+
+
+def test_who_keeps_its_layout_sends_nothing():
+    _, have, _ = draw_pair(random.Random(3))
+    plans = reshard_all(by_name(have), have)
+    assert all(move.is_local for moves in plans.values() for move in moves)
+    assert {rank: [move.box for move in moves] for rank, moves in plans.items()} == have
+
+
 def test_cuts_of_two_kinds_are_not_splintered():
     """Each half of the columns is cut into rows of its own: one move a fragment all the same."""
     left = [box((0, 0), (3, 3)), box((3, 0), (1, 3))]
