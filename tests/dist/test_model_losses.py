@@ -11,25 +11,34 @@ def logits_of(losses_T):
     return torch.tensor([[[0.0, math.log(math.expm1(loss))] for loss in losses_T]])
 
 
-def test_microbatches_of_ten_and_two_tokens_give_the_mean_over_twelve():
+@pytest.mark.parametrize(
+    ("microbatches", "mean"),
+    [
+        (([2.0] * 10, [8.0] * 2), 3.0),  # the mean of means would be 5
+        (([1.0] * 5, [7.0]), 2.0),  # and here 4
+    ],
+)
+def test_uneven_microbatches_give_the_mean_over_all_tokens(microbatches, mean):
     sums, counts = [], []
-    for wanted in ([2.0] * 10, [8.0] * 2):
+    for wanted in microbatches:
         targets_BT = torch.zeros(1, len(wanted), dtype=torch.int64)
         losses = summed_cross_entropy(logits_of(wanted), targets_BT)
         sums.append(losses.cross_entropy.item())
         counts.append(losses.num_tokens)
-    assert sum(sums) / sum(counts) == pytest.approx(3.0, rel=1e-6)
+    assert sum(sums) / sum(counts) == pytest.approx(mean, rel=1e-6)
 
 
-def test_gradients_of_uneven_microbatches_add_up_to_those_of_one_batch():
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_gradients_of_uneven_microbatches_add_up_to_those_of_one_batch(z_loss):
     weight = torch.randn(16, 9, generator=torch.Generator().manual_seed(0), requires_grad=True)
     x_BTC = torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(1))
     targets_BT = torch.arange(12).remainder(9)[None]
-    losses = summed_cross_entropy(x_BTC @ weight, targets_BT)
+    losses = summed_cross_entropy(x_BTC @ weight, targets_BT, z_loss)
     (whole,) = torch.autograd.grad(losses.objective, weight)
     for span in (slice(0, 10), slice(10, 12)):
-        summed_cross_entropy(x_BTC[:, span] @ weight, targets_BT[:, span]).objective.backward()
-    torch.testing.assert_close(weight.grad, whole, rtol=1e-6, atol=1e-6)
+        parts = summed_cross_entropy(x_BTC[:, span] @ weight, targets_BT[:, span], z_loss)
+        parts.objective.backward()
+    torch.testing.assert_close(weight.grad, whole, rtol=1e-6, atol=1e-5)
 
 
 def test_ignored_tokens_count_nowhere():
@@ -50,9 +59,10 @@ def test_nothing_but_ignored_tokens_is_zero_and_finite():
     assert torch.equal(logits_BTV.grad, torch.zeros(2, 3, 5))
 
 
-def test_equal_logits_cost_the_log_of_the_vocabulary():
-    losses = summed_cross_entropy(torch.zeros(1, 1, 7), torch.tensor([[3]]))
-    assert losses.objective.item() == pytest.approx(1.945910, abs=1e-6)
+def test_equal_logits_cost_the_log_of_the_vocabulary_and_its_square():
+    losses = summed_cross_entropy(torch.zeros(1, 1, 7), torch.tensor([[3]]), z_loss=0.5)
+    assert losses.cross_entropy.item() == pytest.approx(1.945910, abs=1e-6)
+    assert losses.objective.item() == pytest.approx(1.945910 + 0.5 * 1.945910**2, abs=1e-5)
 
 
 def test_large_logits_stay_finite_and_the_sum_is_fp32():
