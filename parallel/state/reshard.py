@@ -86,7 +86,7 @@ def reshard(
     Of those who hold the same bytes it is the destination itself, else the nearest by `distance`
     (ranks before all else, if there is none), else the one with the fewest bytes to send so far.
 
-    Cost: about 15 us a move; of `have` only the names that are wanted are read.
+    Cost: 10 to 20 us a move; of `have` only the names that are wanted are read.
     Raises: ReshardError if a byte is held by nobody, or in another shape or dtype.
     """
     return _Planner(have, distance).plan(destination, want)
