@@ -5,6 +5,7 @@ once is what a save must cost where training waits for it. The hashes are filled
 the file, while training goes on.
 """
 
+import errno
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.errors import CheckpointError
+from remesh.parallel.state.checkpoint import read_manifest
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import (
     DTYPES,
@@ -62,14 +64,19 @@ def encode_fragments(
 
 
 def write_shard(storage: Storage, path: str, encoded: bytearray) -> ShardFile:
-    """Puts the file, over a leftover of an earlier attempt, and tells how it must read back."""
+    """Puts the file, over a leftover of an earlier attempt, and tells how it must read back.
+
+    Raises: OSError, of which FileExistsError if it is committed already, with another file.
+    """
     header = header_of(encoded, size_bytes=len(encoded))
     view = memoryview(encoded)
     start = sealed(header, view)
     view[: len(start)] = start
-    storage.put(path, encoded)
     name = path.rsplit("/", 1)[-1]
-    return ShardFile(name=name, size_bytes=len(encoded), digest=shard_digest(start))
+    file = ShardFile(name=name, size_bytes=len(encoded), digest=shard_digest(start))
+    if not _is_committed(storage, header.ref, file):
+        storage.put(path, encoded)
+    return file
 
 
 def decode_shard(encoded: Blob) -> tuple[ShardHeader, dict[str, Tensor]]:
@@ -98,6 +105,17 @@ def empty(fragment: Fragment) -> Tensor:
 def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     """The memory of a contiguous tensor on the CPU, to be written."""
     return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _is_committed(storage: Storage, ref: CheckpointRef, file: ShardFile) -> bool:
+    if not storage.list(ref.manifest_path):
+        return False
+    try:
+        if file in read_manifest(storage, ref).files:
+            return True
+    except CheckpointError as error:
+        raise FileExistsError(errno.EEXIST, str(error)) from None
+    raise FileExistsError(errno.EEXIST, f"{ref.name} is committed already, with other files")
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -207,9 +207,12 @@ def test_a_file_of_another_attempt_is_not_committed(storage):
 def test_committing_twice_does_no_harm_and_never_replaces(storage):
     files = write(storage, state())
     assert commit(storage, manifest_of(files)) == commit(storage, manifest_of(files))
-    others = write(storage, state(seed=1))
+    assert write(storage, state()) == files
+    with pytest.raises(FileExistsError, match="is committed already, with other files"):
+        write(storage, state(seed=1))
     with pytest.raises(CheckpointError, match="committed already"):
-        commit(storage, manifest_of(others))
+        commit(storage, replace(manifest_of(files), bit_key="another"))
+    assert same_bits(read(storage, REF), state())
 
 
 def test_a_leftover_half_folder_is_written_over(storage, tmp_path):

@@ -30,6 +30,9 @@ class Memory:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.files[path] = data
 
+    def list(self, prefix):
+        return [path for path in self.files if path.startswith(prefix)]
+
 
 class Posted(list):
     def post(self, event):
