@@ -28,10 +28,10 @@ def lookup(tokens_BT: Tensor, weight_VC: Tensor, rows: range) -> tuple[Tensor, T
 
 def lookup_gradient(grad_BTC: Tensor, index_BT: Tensor, num_rows: int) -> Tensor:
     """The gradient of the V = `num_rows` rows, from the places that `lookup` gave."""
-    # What is said to be padding gets no gradient: here the place of tokens held elsewhere.
+    # Tokens held elsewhere point behind the last row: to one that is padding and is cut off.
     grad_VC: Tensor = torch.ops.aten.embedding_dense_backward(
-        grad_BTC, index_BT, num_rows, num_rows, scale_grad_by_freq=False
-    )
+        grad_BTC, index_BT, num_rows + 1, num_rows, scale_grad_by_freq=False
+    )[:num_rows]
     return grad_VC
 
 

@@ -132,3 +132,23 @@ def test_a_rows_bias_is_added_once(pool, sequence):
         length = 1 if sequence else 4
         assert torch.equal(out_BTC, torch.tensor([1.0, 2.0, 3.0]).expand(2, length, 3))
         assert grad_C.tolist() == [2.0 * length] * 3
+
+
+def gradients_by_recompute(seat, sequence):
+    """Whether the gradients are the same without and with recompute of the attention."""
+    config = config_of(**OPTIONS["normed heads"], bias=True)
+    group, shares, model = formed(seat, config, sequence=sequence)
+    found = []
+    for recompute in (False, True):
+        for layer in model.layers:
+            layer.attention.recompute = recompute
+        losses_of(model, *batch(config)).objective.backward()
+        found.append([model.get_parameter(name).grad for name in shares])
+        model.zero_grad()
+    group.close()
+    return all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_recompute_leaves_the_bits_alone(pool, sequence):
+    assert pool.run(gradients_by_recompute, 2, sequence) == [True] * 2
