@@ -2,10 +2,11 @@
 
 A mesh may leave out some of those that hold state, since it has whole groups only, and of replicas
 that share their state whole ZeRO groups. So one holder of each part is kept before anybody else is
-taken, of the tp groups that have lost no rank where there are such. What lost: to take the workers
-by age alone, and to find afterwards that two of them hold the same shard.
+taken. What lost: to take the workers by age alone, and to find afterwards that two of them hold the
+same shard. Which groups cover all parts at best is a set cover; a greedy choice is made.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -94,18 +95,21 @@ def _held(state: State, workers: list[Worker]) -> dict[str, Holding]:
 def _groups(turn: Turn, idle: list[Worker], held: Mapping[str, Holding]) -> list[list[Worker]]:
     """What could be tp groups, those first that a mesh should take first."""
     state, options = turn.state, turn.options
-    kept = _kept(held)
+    tp, anywhere = options.tp, options.allow_cross_node_tp
+    counts = Counter(worker.node for worker in idle)
+    fitting = [worker for worker in idle if anywhere or counts[worker.node] >= tp]
+    kept = _kept(fitting, held, tp)
     steps = {name: step for name, (step, _) in held.items()}
-    ordered = state.roster.in_order(idle, steps, kept, state.last_generation)
-    turn_of = {worker.name: index for index, worker in enumerate(ordered)}
+    ordered = state.roster.in_order(fitting, steps, kept, state.last_generation)
+    place_of = {worker.name: index for index, worker in enumerate(ordered)}
     by_node: dict[str, list[Worker]] = {}
     for worker in ordered:
         by_node.setdefault(worker.node, []).append(worker)
-    groups = [group for here in by_node.values() for group in _cut(here, options.tp)]
-    anywhere = list(_cut(ordered, options.tp)) if options.allow_cross_node_tp else groups
-    if options.shape.layout(len(anywhere)) != options.shape.layout(len(groups)):
-        return anywhere
-    groups.sort(key=lambda g: (-sum(w.name in kept for w in g), turn_of[g[0].name]))
+    groups = [group for here in by_node.values() for group in _cut(here, tp)]
+    straddling = list(_cut(ordered, tp)) if anywhere else groups
+    if options.shape.layout(len(straddling)) != options.shape.layout(len(groups)):
+        return straddling
+    groups.sort(key=lambda g: (-sum(w.name in kept for w in g), place_of[g[0].name]))
     return groups
 
 
@@ -114,18 +118,24 @@ def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
         yield workers[first : first + size]
 
 
-def _kept(held: Mapping[str, Holding]) -> set[str]:
-    """One holder of each part of the newest whole state, from as few tp groups as can be."""
-    newest = newest_whole(held.values())
-    groups: dict[tuple[Layout, int], dict[tuple[int, int], str]] = {}
-    for name, (step, own) in held.items():
+def _kept(idle: list[Worker], held: Mapping[str, Holding], tp: int) -> set[str]:
+    """One holder of each part of the newest whole state, on few nodes.
+
+    Parts with few holders are seen to first; of several holders the one that completes a group.
+    """
+    newest = newest_whole(held[worker.name] for worker in idle if worker.name in held)
+    holders: dict[tuple[int, int], list[Worker]] = {}
+    for worker in idle:
+        step, own = held.get(worker.name, (None, NOTHING))
         if (step, own.cut) == newest:
-            group = groups.setdefault((own.layout, own.rank // own.layout.tp), {})
-            group.setdefault(own.part, name)
-    kept: dict[tuple[int, int], str] = {}
-    for group in sorted(groups.values(), key=len, reverse=True):
-        kept = {**group, **kept} if not group.keys() <= kept.keys() else kept
-    return set(kept.values())
+            holders.setdefault(own.part, []).append(worker)
+    kept = set()
+    on: Counter[str] = Counter()
+    for _, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
+        one = next((worker for worker in workers if on[worker.node] % tp), workers[0])
+        kept.add(one.name)
+        on[one.node] += 1
+    return kept
 
 
 def _members(

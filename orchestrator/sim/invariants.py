@@ -17,15 +17,20 @@ from remesh.orchestrator.control.events import (
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
+from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.sim.parts import is_whole, within_reach
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 
 
 @dataclass(slots=True)
 class Invariants:
-    """Watches one controller. `dead` are the workers and nodes that it was told are dead."""
+    """Watches one controller. `dead` are the workers and nodes that it was told are dead,
+    `starting` the workers that the newest event has it start.
+    """
 
     controller: Controller
     dead: set[str] = field(default_factory=set)
+    starting: set[str] = field(default_factory=set)
     formed: dict[int, cmd.Form] = field(default_factory=dict)
     commits: set[tuple[int, int]] = field(default_factory=set)
     ledger: Ledger = field(default_factory=Ledger)
@@ -37,6 +42,7 @@ class Invariants:
         self.ledger.note(event)
         self._note(event)
         again = isinstance(event, ControllerRestarted)
+        self.starting = {c.worker for c in commands if isinstance(c, cmd.StartWorker)}
         for command in commands:
             if not (again and self._is_repeated(command)):
                 self._check_command(command)
@@ -73,7 +79,7 @@ class Invariants:
             case NodeJoined():
                 self.dead.discard(event.node)
             case WorkerParked() if event.at_step is not None:
-                held = (event.generation, event.at_step)
+                held = (event.held_in or 0, event.at_step)
                 self.held[event.worker] = max(held, self.held.get(event.worker, held))
             case CheckpointCommitted():
                 self.committed.add((event.generation, event.step))
@@ -96,7 +102,8 @@ class Invariants:
                 self._check_alive(command, [command.node])
             case cmd.ReleaseNode():
                 self._check_alive(command, [command.node])
-                if self.controller.state.roster.on(command.node):
+                here = {worker.name for worker in self.controller.state.roster.on(command.node)}
+                if here - self.starting:
                     raise InvariantError(f"{command} with workers there")
             case cmd.Fence() | cmd.Drain():
                 self._check_alive(command, command.workers)
@@ -118,11 +125,32 @@ class Invariants:
         """The mesh starts from the newest state that a member holds or a checkpoint has."""
         if self.restore_failed:
             return
-        names = [member.worker for member in form.members]
-        known = [self.held[name] for name in names if name in self.held] + list(self.committed)
-        newest = max((step for gen, step in known if not self._abandoned(gen, step)), default=0)
+        members = {member.worker for member in form.members}
+        steps = {
+            step for generation, step in self.committed if not self._abandoned(generation, step)
+        }
+        steps |= {step for step, parts in self._within_reach(members).items() if is_whole(parts)}
+        newest = max(steps, default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
+
+    def _within_reach(self, members: set[str]) -> dict[int, list[Held]]:
+        """The parts of the state at each step that a mesh of these members could have started from.
+
+        Told by the Forms alone.
+        """
+        living = self.controller.state.roster.workers.keys() - self.dead
+        found: dict[int, list[Held]] = {}
+        for generation, form in self.formed.items():
+            held = {
+                name: step
+                for name, (held_in, step) in self.held.items()
+                if held_in == generation and name in living
+                if not self._abandoned(generation, step)
+            }
+            for step, part in within_reach(form, held, members):
+                found.setdefault(step, []).append(part)
+        return found
 
     def _abandoned(self, generation: int, step: int) -> bool:
         """Whether a later generation started from before `step`, told by the Forms alone."""
@@ -136,10 +164,15 @@ class Invariants:
     def _check_nodes(self) -> None:
         roster = self.controller.state.roster
         used = [node for node in roster.nodes.values() if node.state is NodeState.USED]
-        ready = {w.node for w in roster.workers.values() if w.state in READY}
+        workers = roster.workers.values()
+        ready = {w.node for w in workers if w.state in READY}
         counted = (len(used), sum(node.slots for node in used), sum(n.name in ready for n in used))
         if counted != (roster.num_used, roster.num_slots, roster.num_ready_nodes):
             raise InvariantError(f"counted {counted} nodes, slots and ready nodes, not {roster}")
+        warm = [sum(w.node == n.name and w.state in READY for w in workers) for n in used]
+        groups = (sum(warm), sum(number // roster.tp for number in warm))
+        if groups != (roster.num_ready, roster.num_groups):
+            raise InvariantError(f"counted {groups} ready workers and groups, not {roster}")
         if len(used) > self.controller.options.max_nodes:
             raise InvariantError("more nodes are in use than may be")
 

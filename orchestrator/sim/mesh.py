@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from remesh.orchestrator.control.commands import Form
+from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.sim.parts import is_whole
 from remesh.orchestrator.sim.process import Doing, Process
-from remesh.orchestrator.sim.world import World
+from remesh.orchestrator.sim.world import InvariantError, World
 
 
 @dataclass(slots=True, eq=False)
 class Mesh:
-    """Forms when all members have come; a step ends when all have voted.
+    """Forms when all members have come; a step ends when all have voted. `offers` has what they
+    came with: the step, the part of its state, and its value.
 
     A dead member or one that left breaks the others' collectives after a short while, whoever of
     them waits; a frozen or unreachable one breaks nothing and lets everybody wait.
@@ -23,6 +26,7 @@ class Mesh:
     reachable: Callable[[set[str]], bool]
     voted: Callable[[int, int], None]
     arrived: set[str] = field(default_factory=set)
+    offers: dict[str, tuple[int | None, Held, int]] = field(default_factory=dict)
     at_boundary: set[str] = field(default_factory=set)
     voting: bool = False
     waiting: bool = False
@@ -38,14 +42,38 @@ class Mesh:
         """Members that were ever heard of; one whose process is gone stays here as a dead one."""
         return [self.processes[m.worker] for m in self.form.members]
 
-    def process(self, rank: int) -> Process:
-        return self.members[rank]
+    def part_of(self, process: Process) -> Held:
+        """Which part of the state belongs to the process' place."""
+        layout, shard_size = self.form.layout, self.form.shard_size
+        return Held(layout=layout, shard_size=shard_size, rank=process.rank)
+
+    def value_at(self, step: int) -> int:
+        """What the members came with at `step`: all parts of it, and of one and the same value."""
+        for member in self.form.members:
+            at_step, held, _ = self.offers[member.worker]
+            if member.at_step == step and (at_step, held) != (step, member.held):
+                raise InvariantError(f"{member} came with {held} at {at_step}")
+        named = [member.worker for member in self.form.members if member.at_step == step]
+        came = [self.offers[name] for name in named]
+        if not is_whole([held for _, held, _ in came]):
+            raise InvariantError(f"{self.form} starts from parts that are not all there")
+        values = {value for _, _, value in came}
+        if len(values) != 1:
+            raise InvariantError(f"{self.form} starts from a mixture of states")
+        return values.pop()
+
+    def has_sources(self) -> bool:
+        """Whether all that came with a part are still here."""
+        step = self.form.from_step
+        names = [member.worker for member in self.form.members if member.at_step == step]
+        return all(self.processes[name].in_mesh(self.generation) for name in names)
 
     def arrive(self, process: Process) -> None:
         if self.store_lost:
             self._break_soon(process)
             return
         self.arrived.add(process.name)
+        self.offers[process.name] = (process.at_step, process.held, process.value)
         timeout_s = self.world.settings.patience_s * self.world.between(1.0, 2.0)
         process.soon(timeout_s, lambda: self._form_timed_out(process))
         if len(self.arrived) == len(self.form.members):

@@ -15,7 +15,13 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
     WorkerRestored,
 )
-from remesh.orchestrator.control.records import CheckpointState, FreshState, PeerState, StepRecord
+from remesh.orchestrator.control.records import (
+    CheckpointState,
+    FreshState,
+    Held,
+    PeerState,
+    StepRecord,
+)
 from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
 from remesh.parallel.state.manifest import ShardFile
 
@@ -38,7 +44,9 @@ ACTIVE = frozenset(Doing) - {Doing.PARKED}
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """`value` stands for the parameters at `at_step`. `stalled` is what a frozen process missed."""
+    """`value` stands for the parameters at `at_step`, of which the process has the part `held`
+    since the generation `held_in`. `stalled` is what a frozen process missed.
+    """
 
     world: World
     name: str
@@ -52,6 +60,8 @@ class Process:
     fenced: int = 0
     at_step: int | None = None
     value: int = 0
+    held: Held = field(default_factory=Held)
+    held_in: int = 0
     records: list[StepRecord] = field(default_factory=list)
     reported: int = 0
     heard_step: int = 0
@@ -135,8 +145,8 @@ class Process:
         match form.restore:
             case FreshState():
                 self.at_step, self.value = 0, 0
-            case PeerState(step=step, source=source):
-                if not self._copy(form, mesh.process(source), step):
+            case PeerState(step=step):
+                if not self._copy(form, mesh, step):
                     return
             case CheckpointState(name=name):
                 saved = self.world.committed[name]
@@ -146,6 +156,7 @@ class Process:
                 self.at_step, self.value = saved.step, saved.value
         if self.at_step != form.from_step:
             raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
+        self.held, self.held_in = mesh.part_of(self), form.generation
         event = WorkerRestored(
             worker=self.name, generation=self.generation, at_step=form.from_step, restore_s=0.01
         )
@@ -156,21 +167,19 @@ class Process:
         else:
             mesh.ready(self)
 
-    def _copy(self, form: Form, source: "Process", step: int) -> bool:
-        """Whether the state could be had: the source may be gone by now."""
-        if self.at_step == step:
-            if source.in_mesh(self.generation) and source.value != self.value:
-                raise InvariantError(f"{self.name} and {source.name} differ at step {step}")
+    def _copy(self, form: Form, mesh: "Mesh", step: int) -> bool:
+        """Whether the part could be had: those who have parts of it may be gone by now."""
+        value = mesh.value_at(step)
+        wanted = mesh.part_of(self)
+        if self.at_step == step and (self.held.cut, self.held.part) == (wanted.cut, wanted.part):
             return True
         if self.world.copies_fail:
             self._cannot_restore(form, "")
             return False
-        if not source.in_mesh(self.generation):
-            self.broken(self.generation, "the source of the state is gone")
+        if not mesh.has_sources():
+            self.broken(self.generation, "a source of the state is gone")
             return False
-        if source.at_step != step:
-            raise InvariantError(f"{source.name} holds {source.at_step}, not {step}")
-        self.at_step, self.value = source.at_step, source.value
+        self.at_step, self.value = step, value
         return True
 
     def _cannot_restore(self, form: Form, name: str) -> None:
@@ -248,6 +257,7 @@ class Process:
             generation=generation,
             at_step=self.at_step,
             drained=drained,
+            held_in=self.held_in,
             records=tuple(r for r in self.records if own and r.step > self.heard_step),
         )
         self.world.post(self.node, event)

@@ -1,6 +1,6 @@
 """One simulated run from one seed: cluster, faults, controller, and the checks of both."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -11,15 +11,24 @@ from remesh.orchestrator.control.generations import GenerationReport
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED
+from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
 from remesh.orchestrator.sim.faults import Fault, draw_faults, strike
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
-from remesh.orchestrator.sim.world import InvariantError, Settings, World
+from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings, World
 
 MAX_SECONDS = 300.0
 STARTUP_S = 3.0
+HALF = 0.5
+SHAPES = (
+    Shape(max_dp=4, tp=2),
+    Shape(max_dp=4, zero_stage=3),
+    Shape(max_dp=4, zero_stage=1, zero_group=2),
+    Shape(max_dp=2, tp=2, zero_stage=3),
+    Shape(max_dp=4, tp=2, zero_stage=2, zero_group=2),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +98,10 @@ class Simulation:
         settings = self.settings
         return Options(
             steps=settings.steps,
-            max_dp=settings.max_dp,
+            max_dp=settings.shape.max_dp,
+            tp=settings.shape.tp,
+            zero_stage=settings.shape.zero_stage,
+            zero_group=settings.shape.zero_group,
             min_workers=settings.min_workers,
             spares=settings.spares,
             max_failures=settings.max_failures,
@@ -206,7 +218,7 @@ class Simulation:
 
 
 def simulate(seed: int) -> Outcome:
-    """A run drawn from `seed`: its size, its faults, every delay.
+    """A run drawn from `seed`: its size, how it cuts its state, its faults, every delay.
 
     Raises: SimulationError if an invariant broke, or if a run that could have finished did not.
     """
@@ -221,6 +233,7 @@ def simulate(seed: int) -> Outcome:
         doubled=chance.choice([0.0, 0.05, 0.5]),
         delayed=chance.choice([0.0, 0.03, 0.3]),
     )
+    settings = replace(settings, shape=_draw_shape(seed, settings.slots))
     span_s = settings.steps * settings.step_s * 1.3 + 2.0
     simulation = Simulation(seed, settings, draw_faults(chance, settings.steps, span_s))
     outcome = simulation.run()
@@ -228,6 +241,13 @@ def simulate(seed: int) -> Outcome:
         text = f"seed {seed}: {outcome.status}: {outcome.reason}"
         raise SimulationError(text, simulation.trace)
     return outcome
+
+
+def _draw_shape(seed: int, slots: int) -> Shape:
+    """Every second run has whole replicas. The head's slots alone always make up a mesh."""
+    chance = Random(seed ^ 0x5A9E)  # noqa: S311 - a simulation, not a secret
+    fitting = [shape for shape in SHAPES if shape.smallest <= slots]
+    return WHOLE if chance.random() < HALF else chance.choice(fitting)
 
 
 def _as_expected(outcome: Outcome) -> bool:

@@ -7,9 +7,11 @@ from random import Random
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 
 GLOBAL_BATCH = 24
+WHOLE = Shape(max_dp=4)
 
 
 class InvariantError(AssertionError):
@@ -18,13 +20,16 @@ class InvariantError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes of a simulated run. `every` is the interval of checkpoints in steps."""
+    """Sizes of a simulated run. `every` is the interval of checkpoints in steps.
+
+    `shape` is what its meshes have in common, and how they cut the state.
+    """
 
     steps: int
     every: int
     step_s: float
     patience_s: float = 0.5
-    max_dp: int = 4
+    shape: Shape = WHOLE
     min_workers: int = 1
     spares: int = 1
     max_failures: int = 40

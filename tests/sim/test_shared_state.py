@@ -1,0 +1,157 @@
+"""Clusters whose workers hold parts of the state: tp groups, ZeRO groups, and both."""
+
+import pytest
+
+from remesh.orchestrator.control.commands import Form
+from remesh.orchestrator.control.records import FreshState, Held, Member, PeerState
+from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.sim.faults import Fault
+from remesh.orchestrator.sim.mesh import Mesh
+from remesh.orchestrator.sim.parts import is_whole, within_reach
+from remesh.orchestrator.sim.simulation import (
+    SHAPES,
+    Simulation,
+    SimulationError,
+    _draw_shape,
+    simulate,
+)
+from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings
+from remesh.parallel.layout import Layout
+
+TENSOR = Shape(max_dp=2, tp=2)
+SHARDED = Shape(max_dp=4, zero_stage=3)
+HYBRID = Shape(max_dp=4, zero_stage=3, zero_group=2)
+HYBRID_TENSOR = Shape(max_dp=4, tp=2, zero_stage=1, zero_group=2)
+ALL = [TENSOR, SHARDED, HYBRID, HYBRID_TENSOR]
+
+
+def scene(shape, *faults, seed=1, slots=4):
+    settings = Settings(steps=30, every=10, step_s=0.13, shape=shape, slots=slots)
+    chosen = [Fault(kind=kind, at_s=at_s) for kind, at_s in faults]
+    return Simulation(seed, settings, chosen).run()
+
+
+@pytest.mark.parametrize("seed", range(50, 100))
+def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
+    try:
+        simulate(seed)
+    except SimulationError as error:
+        story = "\n".join(error.trace[-40:])
+        pytest.fail(f"{error}\n{story}\nagain: python -m remesh.orchestrator.sim --seed {seed}")
+
+
+def test_all_ways_to_cut_the_state_are_among_the_seeds():
+    drawn = {_draw_shape(seed, slots=4) for seed in range(50, 100)}
+    assert drawn == {WHOLE, *SHAPES}
+    assert _draw_shape(57, slots=2).smallest <= 2
+
+
+def recoveries(shape, seeds):
+    """The generations after the death of one worker amid the training."""
+    outcomes = [scene(shape, ("kill", 3.0), seed=seed) for seed in seeds]
+    assert {outcome.status for outcome in outcomes} == {"finished"}
+    lives = [life for outcome in outcomes for life in outcome.generations]
+    return [life for life in lives if life.recovery_s is not None]
+
+
+@pytest.mark.parametrize("shape", [TENSOR, HYBRID, HYBRID_TENSOR], ids=["tp", "hybrid", "both"])
+def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(shape):
+    """Unless it struck amid a vote that only some of the others took for passed."""
+    recovered = recoveries(shape, range(10))
+    from_peers = [life for life in recovered if "the state of" in life.reason]
+    assert len(from_peers) > len(recovered) / 2
+    assert all(life.lost_steps <= 1 for life in from_peers)
+    for life in recovered:
+        assert life in from_peers or "as no live rank holds" in life.reason
+
+
+def test_a_death_that_takes_the_only_copy_of_a_shard_leads_back_to_the_checkpoint():
+    recovered = recoveries(SHARDED, range(5))
+    assert recovered
+    for life in recovered:
+        assert life.from_step in (0, 10, 20)
+        assert "as no live rank holds shard " in life.reason
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["join", "drain", "scale"])
+@pytest.mark.parametrize("shape", ALL, ids=["tp", "zero", "hybrid", "both"])
+def test_nodes_that_come_and_go_as_announced_cost_no_step(shape, kind, seed):
+    outcome = scene(shape, (kind, 2.0), seed=seed)
+    assert outcome.status == "finished"
+    assert all(life.lost_steps == 0 and life.recovery_s is None for life in outcome.generations)
+
+
+def test_meshes_have_whole_groups_only():
+    outcome = scene(HYBRID_TENSOR, ("kill", 2.0), ("kill node", 4.0), slots=5)
+    sizes = {life.workers for life in outcome.generations}
+    assert all(size % 4 == 0 for size in sizes)
+    assert outcome.status == "finished"
+
+
+def held(rank, *, dp=1, tp=1, shard_size=1):
+    return Held(layout=Layout(dp=dp, tp=tp), shard_size=shard_size, rank=rank)
+
+
+def test_parts_are_whole_when_every_element_is_there():
+    assert not is_whole([])
+    assert is_whole([held(3, dp=4)])
+    assert not is_whole([held(rank, dp=2, tp=2) for rank in (0, 2)])
+    assert is_whole([held(rank, dp=2, tp=2) for rank in (0, 3)])
+    assert not is_whole([held(rank, dp=4, shard_size=4) for rank in range(3)])
+    assert is_whole([held(0, dp=4, shard_size=2), held(3, dp=4, shard_size=2)])
+    halves = [held(0, dp=2, shard_size=2), held(2, dp=4, shard_size=4), held(3, dp=4, shard_size=4)]
+    assert is_whole(halves)
+    assert not is_whole(halves[:2])
+
+
+def form(*at_steps, tp=1, shard_size=1, restore=None):
+    layout = Layout(dp=len(at_steps) // tp, tp=tp)
+    return Form(
+        generation=2,
+        layout=layout,
+        shard_size=shard_size,
+        members=tuple(
+            Member(
+                worker=f"w{rank}",
+                node="n",
+                rank=rank,
+                at_step=step,
+                held=Held(layout=layout, shard_size=shard_size, rank=rank),
+            )
+            for rank, step in enumerate(at_steps)
+        ),
+        restore=restore or FreshState(),
+        from_step=7,
+    )
+
+
+def test_a_holder_without_its_group_is_within_reach_only_as_a_member():
+    old = form(7, 7, 7, None, tp=2)
+    steps = {"w0": 7, "w1": 7, "w2": 7}
+    assert [part.rank for _, part in within_reach(old, steps, ())] == [0, 1]
+    assert [part.rank for _, part in within_reach(old, steps, ["w2"])] == [0, 1, 2]
+    assert list(within_reach(old, {**steps, "w1": 6}, ())) == []
+
+
+def came(order, *offers):
+    """A mesh whose members came with these steps, parts and values."""
+    mesh = Mesh(world=None, form=order, processes={}, reachable=None, voted=None)
+    for member, (step, part, value) in zip(order.members, offers, strict=True):
+        mesh.offers[member.worker] = (step, part, value)
+    return mesh
+
+
+def test_a_start_from_parts_that_are_missing_or_do_not_belong_together_is_noticed():
+    order = form(7, 7, shard_size=2, restore=PeerState(step=7, source=0))
+    first, second = (member.held for member in order.members)
+    assert came(order, (7, first, 99), (7, second, 99)).value_at(7) == 99
+    with pytest.raises(InvariantError, match="came with"):
+        came(order, (7, first, 99), (6, second, 99)).value_at(7)
+    with pytest.raises(InvariantError, match="came with"):
+        came(order, (7, first, 99), (7, first, 99)).value_at(7)
+    with pytest.raises(InvariantError, match="mixture"):
+        came(order, (7, first, 99), (7, second, 98)).value_at(7)
+    alone = form(7, None, shard_size=2, restore=PeerState(step=7, source=0))
+    with pytest.raises(InvariantError, match="not all there"):
+        came(alone, (7, first, 99), (None, second, 0)).value_at(7)
