@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from remesh.orchestrator.control.membership import Worker, WorkerState
 from remesh.orchestrator.control.records import Held, Member
-from remesh.orchestrator.control.recovery import Holding, newest_whole
+from remesh.orchestrator.control.recovery import Cut, Holding, Part, is_whole, newest_whole
 from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
 from remesh.orchestrator.plan.placement import local_ranks, place
@@ -107,7 +107,7 @@ def _groups(turn: Turn, idle: list[Worker], held: Mapping[str, Holding]) -> list
         by_node.setdefault(worker.node, []).append(worker)
     groups = [group for here in by_node.values() for group in _cut(here, tp)]
     straddling = list(_cut(ordered, tp)) if anywhere else groups
-    if options.shape.layout(len(straddling)) != options.shape.layout(len(groups)):
+    if options.shape.num_fitting(len(straddling)) > options.shape.num_fitting(len(groups)):
         return straddling
     groups.sort(key=lambda g: (-sum(w.name in kept for w in g), place_of[g[0].name]))
     return groups
@@ -123,12 +123,13 @@ def _kept(idle: list[Worker], held: Mapping[str, Holding], tp: int) -> set[str]:
 
     Parts with few holders are seen to first; of several holders the one that completes a group.
     """
-    newest = newest_whole(held[worker.name] for worker in idle if worker.name in held)
-    holders: dict[tuple[int, int], list[Worker]] = {}
+    found: dict[tuple[int, Cut], dict[Part, list[Worker]]] = {}
     for worker in idle:
-        step, own = held.get(worker.name, (None, NOTHING))
-        if (step, own.cut) == newest:
-            holders.setdefault(own.part, []).append(worker)
+        if worker.name in held:
+            step, own = held[worker.name]
+            found.setdefault((step, own.cut), {}).setdefault(own.part, []).append(worker)
+    newest = max((key for key, parts in found.items() if is_whole(key[1], parts)), default=None)
+    holders = {} if newest is None else found[newest]
     kept = set()
     on: Counter[str] = Counter()
     for _, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):

@@ -11,7 +11,7 @@ from typing import assert_never
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control import nodes, presence, saving, training
 from remesh.orchestrator.control.commands import Command
-from remesh.orchestrator.control.membership import Roster, WorkerState
+from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_worker, refill
@@ -38,7 +38,8 @@ class Controller:
 
     def __init__(self, options: Options, state: State | None = None) -> None:
         self.options = options
-        self.state = State(roster=Roster(tp=options.tp)) if state is None else state
+        self.state = State() if state is None else state
+        self.state.roster.tp = options.tp
 
     def start(self, now_s: float) -> list[Command]:
         """The same as handling RunStarted, which the journal has to hold."""

@@ -59,8 +59,7 @@ def _most(turn: Turn) -> int:
     roster, options = turn.state.roster, turn.options
     anywhere = options.allow_cross_node_tp
     groups = roster.num_slots // options.tp if anywhere else roster.num_slot_groups
-    layout = options.shape.layout(groups)
-    return 0 if layout is None else layout.world_size
+    return options.shape.num_fitting(groups)
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:

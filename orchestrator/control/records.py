@@ -44,6 +44,8 @@ class Held:
     @property
     def part(self) -> tuple[int, int]:
         """Which of these it is, each counted from 0."""
+        if self.cut == (1, 1):  # asked for every rank, with thousands of them
+            return (0, 0)
         at = self.layout.coordinate(self.rank)
         return (at.tp, at.dp % self.shard_size)
 

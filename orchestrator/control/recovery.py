@@ -28,6 +28,8 @@ class Decision:
 
 Holding = tuple[int, Held]  # the step whose state it is, and the part of it
 Cut = tuple[int, int]
+Part = tuple[int, int]
+_Parts = dict[tuple[int, Cut], set[Part]]
 
 
 def decide_restore(
@@ -41,7 +43,7 @@ def decide_restore(
     Cost: linear in the members.
     """
     readable = [state for state in checkpoints if source_label(state) not in avoid]
-    parts = _parts(holdings(members))
+    parts = _parts((m.at_step, m.held) for m in members if m.at_step is not None)
     peers = _newest_peers(members, parts, avoid)
     if peers is not None and (not readable or readable[0].step <= peers.step):
         reason = f"with the state of {_source_in_words(members, peers)}"
@@ -59,15 +61,16 @@ def decide_restore(
     return Decision(restore=fresh, from_step=0, reason=reason)
 
 
-def holdings(members: Iterable[Member]) -> list[Holding]:
-    return [(m.at_step, m.held) for m in members if m.at_step is not None]
-
-
 def newest_whole(held: Iterable[Holding]) -> tuple[int, Cut] | None:
     """The newest step whose state these hold together, and how it is cut; None if there is none."""
     return max(
-        (key for key, found in _parts(held).items() if _is_whole(key[1], found)), default=None
+        (key for key, found in _parts(held).items() if is_whole(key[1], found)), default=None
     )
+
+
+def is_whole(cut: Cut, found: Collection[Part]) -> bool:
+    """Whether these are all parts of a state that is cut so."""
+    return len(found) == cut[0] * cut[1]
 
 
 def source_label(restore: Restore) -> str:
@@ -82,9 +85,9 @@ def source_label(restore: Restore) -> str:
 
 
 def _newest_peers(
-    members: Sequence[Member], parts: "_Parts", avoid: Collection[str]
+    members: Sequence[Member], parts: _Parts, avoid: Collection[str]
 ) -> PeerState | None:
-    whole = [key for key, found in parts.items() if _is_whole(key[1], found)]
+    whole = [key for key, found in parts.items() if is_whole(key[1], found)]
     if not whole:
         return None
     step, cut = max(whole)
@@ -98,9 +101,6 @@ def _source_in_words(members: Sequence[Member], peers: PeerState) -> str:
     return "the live ranks" if sharded else f"rank {peers.source}"
 
 
-_Parts = dict[tuple[int, Cut], set[tuple[int, int]]]
-
-
 def _parts(held: Iterable[Holding]) -> _Parts:
     """Which parts of the state at each step are held, for each way in which it is cut."""
     parts: _Parts = {}
@@ -109,14 +109,10 @@ def _parts(held: Iterable[Holding]) -> _Parts:
     return parts
 
 
-def _is_whole(cut: Cut, found: set[tuple[int, int]]) -> bool:
-    return len(found) == cut[0] * cut[1]
-
-
 def _what_is_lost(parts: _Parts, from_step: int) -> str:
     """The first part that is missing of the newest state, if that is newer; else nothing."""
     step, (tp, shard_size) = max(parts, default=(0, (1, 1)))
-    if step <= from_step or _is_whole((tp, shard_size), parts[step, (tp, shard_size)]):
+    if step <= from_step or is_whole((tp, shard_size), parts[step, (tp, shard_size)]):
         return ""
     found = parts[step, (tp, shard_size)]
     every = ((tensor, shard) for tensor in range(tp) for shard in range(shard_size))

@@ -120,8 +120,9 @@ def num_fitting(turn: Turn) -> int:
     """Workers of the largest mesh of those that are ready on the nodes in use."""
     roster, options = turn.state.roster, turn.options
     anywhere = options.allow_cross_node_tp
-    layout = options.shape.layout(roster.num_ready // options.tp if anywhere else roster.num_groups)
-    return 0 if layout is None else layout.world_size
+    return options.shape.num_fitting(
+        roster.num_ready // options.tp if anywhere else roster.num_groups
+    )
 
 
 def waiting_reason(turn: Turn) -> str:

@@ -26,13 +26,17 @@ class Shape:
     @property
     def largest(self) -> int:
         """Workers of the largest mesh, 0 if `max_dp` replicas are too few for one."""
-        return self.max_dp * self.tp // self.smallest * self.smallest
+        return self.num_fitting(self.max_dp)
+
+    def num_fitting(self, num_groups: int) -> int:
+        """Workers of the largest mesh of `num_groups` tp groups, 0 if they are too few for one."""
+        dp = min(num_groups, self.max_dp)
+        return (dp - dp % (self.zero_group or 1)) * self.tp
 
     def layout(self, num_groups: int) -> Layout | None:
-        """The layout of up to `num_groups` tp groups, None if they are too few."""
-        dp = min(num_groups, self.max_dp)
-        dp -= dp % (self.zero_group or 1)
-        return Layout(dp=dp, tp=self.tp) if dp > 0 else None
+        """The layout of that mesh, None if there is none."""
+        num_workers = self.num_fitting(num_groups)
+        return Layout(dp=num_workers // self.tp, tp=self.tp) if num_workers else None
 
     def shard_size(self, dp: int) -> int:
         """How many replicas share one copy of the state."""

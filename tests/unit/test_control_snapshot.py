@@ -56,6 +56,13 @@ def test_what_is_none_is_refused(values):
         decode(values)
 
 
+def test_one_of_a_version_with_other_fields_is_refused():
+    values = encode(Snapshot(state=State(), tally=Tally()))
+    del values["of"]["state"]["of"]["roster"]["of"]["num_groups"]
+    with pytest.raises(SnapshotError, match="Roster with "):
+        decode(values)
+
+
 def test_an_empty_one_is_small():
     values = encode(Snapshot(state=State(), tally=Tally()))
     assert len(json.dumps(values)) < 5000

@@ -59,6 +59,10 @@ class Line:
         return int(self.options["at"]) if "at" in self.options else None
 
     @property
+    def held_in(self):
+        return int(self.options["in"]) if "in" in self.options else None
+
+    @property
     def records(self):
         text = self.options.get("records")
         return records(text, self.now_s) if text else ()
@@ -101,7 +105,8 @@ def steps(line):
 
 
 def parked(line, *, drained):
-    return line.members(ev.WorkerParked, at_step=line.step, drained=drained, records=line.records)
+    held = {"at_step": line.step, "held_in": line.held_in, "records": line.records}
+    return line.members(ev.WorkerParked, drained=drained, **held)
 
 
 def restored(line):

@@ -1,0 +1,265 @@
+"""State in parts: tp groups and ZeRO shards, whose next mesh, and where it gets its state from."""
+
+import time
+
+import pytest
+from control_drive import Drive, of, records, running
+
+from remesh.actors.orders import form_order
+from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control.records import (
+    CheckpointState,
+    FreshState,
+    Held,
+    Member,
+    PeerState,
+)
+from remesh.orchestrator.control.recovery import decide_restore
+from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.plan.shape import Shape
+from remesh.parallel.layout import Layout
+
+SAVED = CheckpointState(step=40, name="step-40")
+FOUR = (("head", 2), ("b", 2))
+TIMERS = Timers(patience_s=0.5)
+
+
+def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
+    """One a step; each held the part of that rank in a mesh of that layout."""
+    layout = Layout(dp=dp, tp=tp)
+    return [
+        Member(
+            worker=f"w{rank}",
+            node="n",
+            rank=rank,
+            at_step=at_step,
+            held=Held(layout=layout, shard_size=shard_size, rank=ranks[rank] if ranks else rank),
+        )
+        for rank, at_step in enumerate(at_steps)
+    ]
+
+
+def test_a_part_follows_from_the_place_in_the_mesh():
+    layout = Layout(dp=4, tp=2)
+    parts = [Held(layout=layout, shard_size=2, rank=rank).part for rank in range(8)]
+    assert parts == [(0, 0), (1, 0), (0, 1), (1, 1)] * 2
+    assert {Held(layout=layout, rank=rank).part for rank in range(8)} == {(0, 0), (1, 0)}
+    assert Held(layout=Layout(dp=9), rank=7).part == Held().part == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("held", "restore", "reason"),
+    [
+        (members(45, 45, dp=1, tp=2), 45, "with the state of the live ranks"),
+        (members(45, 45, None, dp=2, tp=2, ranks=[0, 3, 1]), 45, "with the state of the live rank"),
+        (
+            members(45, 45, dp=2, tp=2, ranks=[0, 2]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds tensor part 1 of 2 at step 45",
+        ),
+        (
+            members(45, 45, 45, dp=4, shard_size=4, ranks=[0, 1, 3]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds shard 2 of 4 at step 45",
+        ),
+        (
+            members(45, 45, 45, dp=2, tp=2, shard_size=2, ranks=[0, 1, 2]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds shard 1 of 2 of tensor part 1 of 2",
+        ),
+        (
+            members(45, 46, 45, 45, dp=4, shard_size=2),
+            45,
+            "with the state of the live ranks, as no live rank holds shard 0 of 2 at step 46",
+        ),
+        (
+            members(44, 45, dp=2, shard_size=2),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds shard 0 of 2 at step 45",
+        ),
+        (members(39, None, dp=2, shard_size=2), SAVED, "with checkpoint step-40"),
+    ],
+)
+def test_members_have_to_hold_every_part_at_one_step(held, restore, reason):
+    decision = decide_restore(held, [SAVED], ())
+    source = next((m.rank for m in held if m.at_step == restore), None)
+    expected = restore if restore is SAVED else PeerState(step=restore, source=source)
+    assert decision.restore == expected
+    assert decision.reason.startswith(reason)
+
+
+def test_parts_of_two_ways_to_cut_are_not_added_up():
+    mixed = members(45, None, dp=2, shard_size=2) + members(45, dp=4, shard_size=4, ranks=[3])
+    assert decide_restore(mixed, [], ()).restore == FreshState()
+    assert "as no live rank holds shard 0 of 4" in decide_restore(mixed, [], ()).reason
+
+
+def test_a_mesh_is_made_of_whole_groups():
+    shape = Shape(max_dp=6, tp=2, zero_stage=1, zero_group=2)
+    assert [shape.num_fitting(groups) for groups in range(8)] == [0, 0, 4, 4, 8, 8, 12, 12]
+    assert (shape.smallest, shape.largest, shape.at_least(5), shape.at_least(0)) == (4, 12, 8, 4)
+    drive = Drive(nodes=(("head", 3), ("b", 3)), max_dp=4, tp=2)
+    drive.ready()
+    (form,) = of(cmd.Form, drive.commands)
+    assert form.layout == Layout(dp=2, tp=2)
+    assert [member.node for member in form.members] == ["head", "head", "b", "b"]
+
+
+def test_workers_are_started_where_they_complete_a_group():
+    nodes = tuple((f"node-{number}", 4) for number in range(4))
+    drive = Drive(nodes=nodes, max_dp=1, tp=4, spares=1)
+    started = [command.node for command in of(cmd.StartWorker, drive.commands)]
+    assert started == ["node-0"] * 4 + ["node-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({"tp": 4}, "have 3, need 4 in tp groups of 4 on one node each"),
+        ({"tp": 2, "min_workers": 3}, "have 3, need 4 in tp groups of 2 on one node each"),
+        (
+            {"tp": 2, "zero_stage": 1, "zero_group": 2},
+            "have 3, need 4 in tp groups of 2 on one node each and ZeRO groups of 2 replicas",
+        ),
+        ({"tp": 4, "allow_cross_node_tp": True}, "have 3, need 4 in tp groups of 4, for"),
+    ],
+)
+def test_too_few_workers_for_a_group_are_waited_for_with_the_numbers(options, needed):
+    drive = Drive(nodes=(("head", 2), ("b", 1)), max_dp=2, wait_limit_s=60, **options)
+    drive.ready()
+    assert drive.state.phase == "waiting"
+    drive.now_s = drive.controller.next_deadline_s()
+    while drive.state.phase == "waiting":
+        drive.now_s = drive.controller.next_deadline_s()
+        drive.do(ev.Tick(), after_s=0.0)
+    assert drive.state.phase == "failed"
+    assert f"waiting for workers: {needed}" in drive.state.reason
+
+
+def test_a_group_that_straddles_nodes_is_formed_only_where_it_may():
+    one_each = (("head", 1), ("b", 1))
+    assert running(5, nodes=one_each, max_dp=1, tp=2, allow_cross_node_tp=True)
+    drive = Drive(nodes=one_each, max_dp=1, tp=2)
+    drive.ready()
+    assert drive.state.phase == "waiting"
+
+
+def test_groups_that_lost_nobody_carry_the_state_on():
+    drive = running(10, nodes=(("head", 3), ("b", 2)), max_dp=2, tp=2, spares=1)
+    drive.ready()
+    lost = next(m.worker for m in drive.state.current.members if m.node == "head")
+    drive.lose(lost)
+    drive.park(10)
+    life = drive.state.current
+    assert (life.layout, life.restore) == (Layout(dp=2, tp=2), PeerState(step=10, source=0))
+    assert "from step 10 with the state of the live ranks" in life.reason
+    assert sorted(m.at_step or 0 for m in life.members) == [0, 10, 10, 10]
+
+
+def test_of_replicas_that_share_their_state_one_of_each_shard_is_kept():
+    """Of four, the second dies: of those left the first and the third hold the same shard."""
+    drive = running(10, nodes=(("head", 4),), max_dp=4, zero_stage=3, zero_group=2)
+    drive.lose("worker-1")
+    commands = drive.park(10)
+    life = drive.state.current
+    spare = "1 worker stays spare: a mesh has whole groups of 2 replicas, 2 workers at a time"
+    assert cmd.Announce(text=spare) in commands
+    assert {m.held.part for m in life.members} == {(0, 0), (0, 1)}
+    assert (life.layout, life.shard_size, life.from_step) == (Layout(dp=2), 2, 10)
+
+
+def test_a_shard_that_is_lost_leads_back_to_the_checkpoint_and_the_steps_are_counted():
+    drive = running(20, nodes=FOUR, zero_stage=2)
+    drive.save(20)
+    drive.commit(20)
+    drive.steps(26)
+    drive.lose("worker-2")
+    drive.park(26)
+    life = drive.state.current
+    assert (life.shard_size, life.from_step, life.lost_steps) == (3, 20, 6)
+    shard = f"no live rank holds shard {life.layout.dp - 2} of 4 at step 26"
+    assert life.reason.startswith(f"from step 20 with checkpoint step-20.gen-1, as {shard}: worker")
+
+
+def test_a_member_fenced_before_it_restored_holds_the_part_that_it_had():
+    drive = running(10, nodes=FOUR, max_dp=3, spares=1, zero_stage=3)
+    drive.do(ev.NodeJoined(node="c", slots=1))
+    first = drive.state.current
+    drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+    drive.park(10, held_in=1)
+    assert drive.state.current.restore == PeerState(step=10, source=0)
+    drive.all(ev.WorkerFormed, form_s=0.01)
+    drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+    half = drive.members[1:]
+    drive.park(10, workers=drive.members[:1], held_in=2)
+    drive.park(10, workers=half, held_in=1)
+    held = {m.worker: m.held for m in drive.state.current.members}
+    ranks = {m.worker: m.rank for m in first.members}
+    assert all(
+        held[name] == Held(layout=first.layout, shard_size=3, rank=ranks[name]) for name in half
+    )
+    assert drive.state.current.restore == PeerState(step=10, source=0)
+
+
+def test_a_part_of_a_generation_that_the_worker_was_not_in_counts_as_none():
+    drive = running(10, nodes=FOUR, tp=2, max_dp=2)
+    drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+    drive.park(10, held_in=7)
+    assert {m.at_step for m in drive.state.current.members} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "save"),
+    [({"zero_stage": 3}, True), ({"zero_stage": 3, "zero_group": 2}, False), ({"tp": 2}, False)],
+)
+def test_a_node_that_leaves_is_waited_for_to_save_where_it_holds_an_only_copy(options, save):
+    drive = running(10, nodes=FOUR, max_dp=4 // options.get("tp", 1), **options)
+    (drain,) = of(cmd.Drain, drive.do(ev.NodeDraining(node="b", cause="Ray drains it")))
+    assert drain.save == save
+    drive.all(ev.WorkerParked, at_step=11, drained=True, records=records(11, 11, 1.0))
+    if save:
+        drive.save(11)
+        drive.commit(11)
+    life = drive.state.current
+    assert (life.generation, life.from_step, life.lost_steps) == (2, 11, 0)
+    assert isinstance(life.restore, CheckpointState if save else PeerState)
+
+
+def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
+    drive = running(10, nodes=(("head", 4),), max_dp=4, zero_stage=3, zero_group=2)
+    drive.lose("worker-1")
+    drive.park(10)
+    form = of(cmd.Form, drive.commands)[-1]
+    orders = [form_order(form, m, ("h", 1), TIMERS, None) for m in form.members]
+    assert {(order.layout, order.shard_size) for order in orders} == {(Layout(dp=2), 2)}
+    kept = [order.held.part == (0, order.rank) for order in orders]
+    assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
+    empty = cmd.Form(
+        generation=3,
+        layout=Layout(dp=2),
+        members=tuple(members(None, 10, dp=2)),
+        restore=PeerState(step=10, source=1),
+        from_step=10,
+    )
+    first, second = (form_order(empty, m, ("h", 1), TIMERS, None) for m in empty.members)
+    assert (first.held, second.held) == (None, empty.members[1].held)
+    assert first.ranks_to_fill == (0,)
+
+
+@pytest.fixture
+def huge_mesh():
+    nodes = tuple((f"node-{number:05d}", 8) for number in range(2048))
+    drive = Drive(nodes=nodes, max_dp=2048, tp=8, zero_stage=3, zero_group=16)
+    drive.ready()
+    return drive.train(10)
+
+
+def test_parts_on_sixteen_thousand_members_are_found_in_a_second(huge_mesh):
+    started_s = time.process_time()
+    huge_mesh.lose("worker-77")
+    huge_mesh.park(10)
+    assert time.process_time() - started_s < 1.0
+    life = huge_mesh.state.current
+    assert life.layout == Layout(dp=2032, tp=8)
+    assert life.restore == PeerState(step=10, source=0)
