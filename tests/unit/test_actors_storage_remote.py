@@ -1,0 +1,120 @@
+import errno
+import itertools
+import time
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from remesh.actors.storage import LocalStorage
+from remesh.actors.storage_patience import Patience
+from remesh.actors.storage_remote import RemoteStorage
+from remesh.actors.storage_url import open_storage
+
+NAMES = itertools.count()
+HASTY = Patience(num_tries=3, try_s=1, pause_s=0.001)
+
+
+@pytest.fixture(params=["path", "file", "memory", "a driver that renames"])
+def storage(request, tmp_path):
+    match request.param:
+        case "path":
+            return open_storage(str(tmp_path / "run"))
+        case "file":
+            return open_storage(f"file://{tmp_path}/run")
+        case "memory":
+            return open_storage(f"memory://bucket/{next(NAMES)}")
+    return RemoteStorage(LocalFileSystem(), f"{tmp_path}/run", "local://run")
+
+
+def test_each_keeps_what_checkpoints_ask_of_a_storage(storage):
+    storage.put("a/b/one", b"0123456789")
+    storage.put("a/two", bytearray(b""))
+    assert storage.get("a/b/one") == b"0123456789"
+    assert storage.get_range("a/b/one", 3, 4) == b"3456"
+    assert storage.get_range("a/b/one", 8, 100) == b"89"
+    assert storage.get_range("a/b/one", 50, 2) == b""
+    assert storage.list("") == ["a/b/one", "a/two"]
+    assert storage.list("a/b") == storage.list("a/b/o") == ["a/b/one"]
+    assert storage.list("b") == storage.list("none/x") == []
+    storage.put("a/two", memoryview(b"new"))
+    assert storage.get("a/two") == b"new"
+    storage.delete("a/two")
+    storage.delete("none/none")
+    assert storage.list("a") == ["a/b/one"]
+    for read in (lambda: storage.get("none"), lambda: storage.get_range("none", 0, 1)):
+        with pytest.raises(FileNotFoundError):
+            read()
+
+
+def test_each_creates_a_path_once(storage):
+    assert storage.put_if_absent("a/claim", b"one")
+    assert not storage.put_if_absent("a/claim", b"two")
+    assert storage.get("a/claim") == b"one"
+    assert storage.list("") == ["a/claim"]
+
+
+def test_a_path_and_a_file_url_are_the_local_storage(tmp_path):
+    for url in (str(tmp_path), f"file://{tmp_path}", "runs/tiny", "C:runs"):
+        assert isinstance(open_storage(url), LocalStorage)
+    assert open_storage("file:///a%20b/c").root.as_posix() == "/a b/c"
+
+
+class Flaky:
+    """Fails in the given ways, one a call, then answers."""
+
+    def __init__(self, *failures):
+        self.failures = list(failures)
+        self.limits_s = []
+
+    def __call__(self, limit_s):
+        self.limits_s.append(limit_s)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+
+def test_what_fails_is_asked_again_and_what_is_answered_is_not():
+    flaky = Flaky(ConnectionResetError("cut"), ValueError("not XML"))
+    assert HASTY.ask(flaky, what="get x") == "answer"
+    assert len(flaky.limits_s) == 3
+    for answer in (FileNotFoundError("x"), FileExistsError("x"), IsADirectoryError("x")):
+        flaky = Flaky(answer)
+        with pytest.raises(type(answer)):
+            HASTY.ask(flaky, what="get x")
+        assert len(flaky.limits_s) == 1
+
+
+def test_patience_ends_with_what_was_seen_and_the_cure():
+    with pytest.raises(OSError, match="get x failed 3 times, the last time with: c; check") as seen:
+        HASTY.ask(Flaky(*map(OSError, "abcd")), what="get x")
+    assert seen.value.errno == errno.EIO
+    assert "get x failed" in seen.value.strerror
+    with pytest.raises(PermissionError, match="get x is refused: no; check the credentials"):
+        HASTY.ask(Flaky(PermissionError("no")), what="get x")
+
+
+def test_more_bytes_may_take_longer():
+    flaky = Flaky()
+    Patience(try_s=2, bytes_per_s=1e6).ask(flaky, what="put x", num_bytes=3_000_000)
+    assert flaky.limits_s == [5]
+
+
+class Hung(LocalFileSystem):
+    """Stands for a mount that does not answer."""
+
+    protocol = "hung"
+    cachable = False
+
+    def cat_file(self, *_, **__):
+        time.sleep(1)
+
+
+def test_a_driver_that_hangs_is_left_alone_after_the_deadline(tmp_path):
+    patience = Patience(num_tries=2, try_s=0.05, pause_s=0.001)
+    hung = RemoteStorage(Hung(), str(tmp_path), "hung://x", patience)
+    started_s = time.monotonic()
+    with pytest.raises(
+        OSError, match=r"hung://x: get a failed 2 times, .*no answer within 0\.05 s"
+    ):
+        hung.get("a")
+    assert time.monotonic() - started_s < 0.9
