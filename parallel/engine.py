@@ -1,13 +1,14 @@
 """Carries out a step: an interpreter of schedules, and the state that steps change.
 
-The state (parameters, both moments, a count of updates) is touched by one operation only, Step,
+The state (master weights, both moments, a count of updates) is touched by one operation only, Step,
 which contains no wait: a rank that is fenced anywhere else holds its state at the step before,
-whole. A step whose loss or gradient is not finite on any rank is counted and skipped by all.
+whole. Working weights are derived from it, and nobody has to restore them. A step whose loss or
+gradient is not finite on any rank is counted and skipped by all.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import assert_never
 
@@ -15,19 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
+from remesh.parallel.assembly import Assembly
+from remesh.parallel.errors import CheckpointError
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
-from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.numerics.losses import summed_cross_entropy
-from remesh.parallel.optim.adamw import AdamW, AdamWConfig
-from remesh.parallel.optim.clip import clip_factor, exact_norm
-from remesh.parallel.optim.flat import FlatParameters, plan_flat
-from remesh.parallel.optim.lr import LrCurve, lr_at
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.norm import GradientNorm
+from remesh.parallel.optim.adamw import AdamW
+from remesh.parallel.optim.clip import clip_factor
+from remesh.parallel.optim.lr import lr_at
+from remesh.parallel.partial import sum_partial_
+from remesh.parallel.passes import Passage
 from remesh.parallel.schedules import (
     Backward,
     Forward,
+    KeepCompany,
     Operation,
     Reduce,
     Step,
@@ -35,7 +37,9 @@ from remesh.parallel.schedules import (
     check_schedule,
     data_parallel_schedule,
 )
-from remesh.parallel.tree import GradientTree
+from remesh.parallel.shard_state import Cut, ShardState, box
+from remesh.parallel.spec import EngineSpec
+from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.vote import LOSS_UNITS, Ballot, Outcome, vote
 
 Tokens = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
@@ -50,32 +54,17 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
-    """All that a step's bits depend on, besides the data. `microbatch` is in sequences."""
-
-    model: ModelConfig
-    seed: int
-    num_leaves: int
-    microbatches_per_leaf: int
-    microbatch: int
-    lr: LrCurve
-    adamw: AdamWConfig
-    clip: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What a rank needs for one step.
 
     `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
     and returns their digest: (high, low, count). `stamp(step, operation, phase)` is told where the
-    rank stands. `leaves` are the ones that `deal` gives this rank.
+    rank stands.
     """
 
-    group: Group
+    mesh: Mesh
     fence: Fence
     generation: int
-    leaves: range
     fill: Callable[[int, Tokens], tuple[int, int, int]]
     stamp: Callable[[int, int, int], None]
     drain: bool = False
@@ -104,128 +93,156 @@ class _Progress:
     step: int
     work: Work
     ballot: Ballot
-    losses: dict[int, Tensor] = field(default_factory=dict)
-    leaf_gradient: Tensor | None = None
-    gradient: Tensor | None = None
+    passages: dict[int, Passage] = field(default_factory=dict)
+    gradients: list[Tensor] = field(default_factory=list)
+    norm: float = 0.0
     outcome: Outcome | None = None
     result: StepResult | None = None
 
 
 class Engine:
-    """One rank's model and optimizer. `at_step` is None while it holds no whole state."""
+    """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
 
-    def __init__(self, spec: EngineSpec) -> None:
-        plan = plan_flat(parameter_shapes(spec.model))
+    `form` comes first, and again in every new mesh.
+    """
+
+    def __init__(self, spec: EngineSpec, device: torch.device | None = None) -> None:
         self.spec = spec
         self.at_step: int | None = None
-        self.model = Transformer(spec.model)
-        self.parameters = FlatParameters(self.model, plan)
-        self.parameters.adopt()
-        self.optimizer = AdamW(spec.adamw, plan.size, plan.num_decayed)
-        self._tree = GradientTree(spec.num_leaves, plan.size)
-        self._schedules: dict[range, tuple[Operation, ...]] = {}
+        self.optimizer = AdamW(spec.adamw)
+        self._device = device or torch.device("cpu")
+        self._state: ShardState | None = None
+        self._assembly: Assembly | None = None
+        self._schedule: tuple[Operation, ...] = ()
         self._tokens: Tokens = np.empty((spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16)
 
-    def warm_up(self) -> None:
-        """Runs one microbatch for nothing: a process's first backward takes ten times as long."""
-        assert self.at_step is None
-        self.model.reset(self.spec.seed)
-        gradient = self._tree.take()
-        self.parameters.point_gradients(gradient)
-        tokens = torch.zeros(self._tokens.shape, dtype=torch.int64)
-        losses = summed_cross_entropy(self.model(tokens[:, :-1]), tokens[:, 1:])
-        losses.objective.backward()  # type: ignore[no-untyped-call]
-        self._tree.add(0, gradient)
-        self._tree.clear()
+    def form(self, mesh: Mesh) -> None:
+        """Prepares for steps in this mesh. State that is cut as the mesh asks for is kept.
+
+        Raises: LayoutError if the model cannot be cut so.
+        """
+        cut = Cut.of(mesh)
+        if self._state is None or self._state.cut != cut:
+            self.at_step = None
+            self._state = ShardState(self.spec, cut, self._device)
+        self._assemble(mesh)
 
     def reset(self) -> None:
         """The state at step 0, drawn from the seed."""
         self.at_step = None
-        self.model.reset(self.spec.seed)
-        self.optimizer.reset()
+        self.shard_state.draw(self.spec.model, self.spec.seed)
+        self.optimizer.num_updates.zero_()
+        self.assembly.expire()
         self.at_step = 0
 
     def step(self, step: int, work: Work) -> StepResult:
-        """Turns the state at `step` - 1 into the state at `step`, together with the group.
+        """Turns the state at `step` - 1 into the state at `step`, together with the mesh.
 
         Raises: Cancelled or GroupError, with the state as it was; what `fill` raises.
         """
         assert self.at_step == step - 1, (self.at_step, step)
+        if self._assembly is None or self._assembly.mesh is not work.mesh:
+            self._assemble(work.mesh)
         ballot = Ballot(drain=int(work.drain), save=int(work.save))
         progress = _Progress(step=step, work=work, ballot=ballot)
-        self._tree.clear()
         try:
-            self._run(self._schedule(work.leaves), progress)
-        except (Cancelled, GroupError):
-            self._tree.abandon()
+            self._run(progress)
+        except BaseException:
+            # An operation that was left behind may still write to what it was given.
+            self._assembly = None
             raise
         assert progress.result
         return progress.result
 
+    @property
+    def shard_state(self) -> ShardState:
+        assert self._state, "form comes first"
+        return self._state
+
+    @property
+    def assembly(self) -> Assembly:
+        assert self._assembly, "form comes first"
+        return self._assembly
+
+    def fragments(self) -> list[tuple[Fragment, Tensor]]:
+        """All that this rank owns of the state, as views: copy them before the next step."""
+        state = self.shard_state
+        count = self.optimizer.num_updates
+        return [
+            *state.fragments(),
+            *state.moments(),
+            (whole("num_updates", tuple(count.shape), "int64"), count),
+        ]
+
     def state(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name, as views: copy them before the next step."""
-        views = self.parameters.plan.views
-        exp_avg, exp_avg_sq = views(self.optimizer.exp_avg), views(self.optimizer.exp_avg_sq)
-        return {
-            **views(self.parameters.values),
-            **{f"exp_avg.{name}": view for name, view in exp_avg.items()},
-            **{f"exp_avg_sq.{name}": view for name, view in exp_avg_sq.items()},
-            "num_updates": self.optimizer.num_updates,
-        }
+        """The same by name; a fragment that is not whole has its box in its name."""
+        return {f.name if f.is_whole else str(f): tensor for f, tensor in self.fragments()}
 
     def flat_state(self) -> list[Tensor]:
         """The same state in as few tensors as possible."""
-        optimizer = self.optimizer
-        return [
-            self.parameters.values,
-            optimizer.exp_avg,
-            optimizer.exp_avg_sq,
-            optimizer.num_updates,
-        ]
+        shards = self.shard_state.shards
+        flat = [t for shard in shards for t in (shard.values, shard.exp_avg, shard.exp_avg_sq)]
+        return [*flat, self.optimizer.num_updates]
 
     def load(self, tensors: Mapping[str, Tensor], at_step: int) -> None:
-        """Takes a state over by name.
+        """Takes over its share of a state of whole tensors.
 
         Raises: CheckpointError if names, shapes or types are not the model's own.
         """
-        own = self.state()
-        if odd := sorted(own.keys() ^ tensors.keys()):
-            side = "lacks" if odd[0] in own else "has the unknown"
+        own = self.fragments()
+        expected = {*self.shard_state.names(), "num_updates"}
+        if odd := sorted(expected ^ tensors.keys()):
+            side = "lacks" if odd[0] in expected else "has the unknown"
             raise CheckpointError(f"the checkpoint {side} tensor {odd[0]}; is it of another model?")
-        for name, tensor in own.items():
-            _check_alike(name, tensors[name], tensor)
+        for fragment, view in own:
+            _check_alike(fragment, tensors[fragment.name], view)
         self.at_step = None
-        for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+        for fragment, view in own:
+            view.copy_(tensors[fragment.name][box(fragment)])
+        self.loaded(at_step)
+
+    def loaded(self, at_step: int) -> None:
+        """Says that the fragments hold the state at this step now."""
+        if self._assembly:
+            self._assembly.expire()
         self.at_step = at_step
 
-    def _schedule(self, leaves: range) -> tuple[Operation, ...]:
-        """The operations of these leaves, checked once."""
-        if leaves not in self._schedules:
-            schedule = data_parallel_schedule(leaves, self.spec.microbatches_per_leaf)
-            check_schedule(schedule, leaves, self.spec.microbatches_per_leaf)
-            self._schedules[leaves] = schedule
-        return self._schedules[leaves]
+    def held_bytes(self) -> dict[str, int]:
+        """Memory by use, in bytes: master weights, moments, working weights, gradients."""
+        return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
 
-    def _run(self, schedule: tuple[Operation, ...], progress: _Progress) -> None:
+    def _assemble(self, mesh: Mesh) -> None:
+        assembly = Assembly(self.spec, self.shard_state, mesh)
+        portion, size = assembly.portion, self.spec.microbatches_per_leaf
+        self._schedule = data_parallel_schedule(portion, size)
+        check_schedule(self._schedule, portion, size)
+        self._assembly = assembly
+        self._norm = GradientNorm(self.shard_state, mesh)
+        self._partial = self.shard_state.partial_spans()
+
+    def _run(self, progress: _Progress) -> None:
         step, work = progress.step, progress.work
-        for number, operation in enumerate(schedule):
+        for number, operation in enumerate(self._schedule):
             work.fence.check(work.generation)
             updates = isinstance(operation, Step)
             work.stamp(step, number, Phase.UPDATING if updates else Phase.COMPUTING)
             self._carry_out(operation, progress)
-        work.stamp(step, len(schedule), Phase.AT)
+        work.stamp(step, len(self._schedule), Phase.AT)
 
     def _carry_out(self, operation: Operation, progress: _Progress) -> None:
+        passes = self.assembly.passes
         match operation:
             case Forward(microbatch=microbatch):
                 self._forward(microbatch, progress)
-            case Backward(microbatch=microbatch):
-                self._backward(microbatch, progress)
-            case Reduce(leaf=leaf):
-                self._reduce(leaf, progress)
+            case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
+                passes.backward(progress.passages.pop(microbatch), leaf, ends_leaf=ends_leaf)
+            case KeepCompany():
+                passes.keep_company(self.spec.microbatches_per_leaf)
+            case Reduce():
+                progress.gradients = self.assembly.accumulators.finish()
+                sum_partial_(progress.work.mesh.tensor, progress.gradients, self._partial)
             case Vote():
-                progress.outcome = vote(progress.work.group, progress.ballot)
+                self._vote(progress)
             case Step():
                 progress.result = self._update(progress)
             case _:
@@ -235,42 +252,36 @@ class Engine:
         ballot = progress.ballot
         first = microbatch * self.spec.microbatch
         high, low, count = progress.work.fill(first, self._tokens)
-        tokens = torch.from_numpy(self._tokens.astype(np.int64))
-        logits = self.model(tokens[:, :-1])
-        losses = summed_cross_entropy(logits, tokens[:, 1:])
-        value = losses.cross_entropy.item()
-        ballot.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
+        tokens = torch.from_numpy(self._tokens.astype(np.int64)).to(self._device)
+        passage = self.assembly.passes.forward(tokens[:, :-1], tokens[:, 1:])
+        progress.passages[microbatch] = passage
+        value = passage.losses.cross_entropy.item()
         ballot.nonfinite += not math.isfinite(value)
-        ballot.tokens += losses.num_tokens
-        ballot.samples += count
-        ballot.digest_high += high
-        ballot.digest_low += low
-        progress.losses[microbatch] = losses.objective
+        if progress.work.mesh.tensor.rank == 0:
+            ballot.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
+            ballot.tokens += passage.losses.num_tokens
+            ballot.samples += count
+            ballot.digest_high += high
+            ballot.digest_low += low
 
-    def _backward(self, microbatch: int, progress: _Progress) -> None:
-        if progress.leaf_gradient is None:
-            progress.leaf_gradient = self._tree.take()
-            self.parameters.point_gradients(progress.leaf_gradient)
-        progress.losses.pop(microbatch).backward()  # type: ignore[no-untyped-call]
-
-    def _reduce(self, leaf: int | None, progress: _Progress) -> None:
-        if leaf is None:
-            progress.gradient = self._tree.reduce(progress.work.group)
-            return
-        assert progress.leaf_gradient is not None
-        self._tree.add(leaf, progress.leaf_gradient)
-        progress.leaf_gradient = None
+    def _vote(self, progress: _Progress) -> None:
+        own = self._norm.measure(progress.gradients)
+        progress.ballot.norm_units = own.units if self._norm.counts else 0
+        progress.outcome = vote(progress.work.mesh.world, progress.ballot)
+        total = replace(own, units=progress.outcome.norm_units) if self._norm.is_spread else own
+        progress.norm = total.root
 
     def _update(self, progress: _Progress) -> StepResult:
-        gradient, outcome = progress.gradient, progress.outcome
-        assert gradient is not None
+        outcome = progress.outcome
         assert outcome
         lr = lr_at(self.spec.lr, progress.step)
-        norm = exact_norm(gradient) / outcome.tokens if outcome.tokens else 0.0
+        norm = progress.norm / outcome.tokens if outcome.tokens else 0.0
         applied = outcome.finite and math.isfinite(norm) and outcome.tokens > 0
         if applied:
-            gradient.mul_(clip_factor(norm, self.spec.clip) / outcome.tokens)
-            self.optimizer.update(self.parameters.values, gradient, lr)
+            factor = clip_factor(norm, self.spec.clip) / outcome.tokens
+            self.optimizer.update(self.shard_state.shards, progress.gradients, lr, factor)
+            self.assembly.expire()
+        self.assembly.accumulators.clear()
         self.at_step = progress.step
         return StepResult(
             loss=outcome.loss,
@@ -285,9 +296,9 @@ class Engine:
         )
 
 
-def _check_alike(name: str, tensor: Tensor, own: Tensor) -> None:
-    if tensor.shape != own.shape or tensor.dtype != own.dtype:
+def _check_alike(fragment: Fragment, tensor: Tensor, own: Tensor) -> None:
+    if tuple(tensor.shape) != fragment.global_shape or tensor.dtype != own.dtype:
         raise CheckpointError(
-            f"the checkpoint's {name} is {tensor.dtype} {tuple(tensor.shape)}, the model's "
-            f"{own.dtype} {tuple(own.shape)}; is it of another model?"
+            f"the checkpoint's {fragment.name} is {tensor.dtype} {tuple(tensor.shape)}, the "
+            f"model's {own.dtype} {fragment.global_shape}; is it of another model?"
         )

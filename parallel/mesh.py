@@ -51,6 +51,21 @@ class Mesh:
             _close(builder.groups.values())
             raise
 
+    @staticmethod
+    def alone(generation: int = 0) -> "Mesh":
+        """The mesh of a rank that needs no other."""
+        rendezvous = Rendezvous(
+            host="",
+            port=0,
+            generation=generation,
+            rank=0,
+            size=1,
+            node_ip="",
+            form_timeout_s=0,
+            op_timeout_s=0,
+        )
+        return Mesh.form(rendezvous, Fence())
+
     @property
     def groups(self) -> tuple[Group, ...]:
         """Each group once."""

@@ -25,4 +25,4 @@ def broadcast_state(engine: Engine, group: Group, *, source: int, at_step: int) 
         broadcast_(group, passed, source)
         if fills:
             tensor.copy_(passed)
-    engine.at_step = at_step
+    engine.loaded(at_step)

@@ -2,13 +2,16 @@
 
 One engine interprets every schedule and knows none by name, so that a new schedule is a new list.
 Microbatches are numbered through the whole global batch; leaf l consists of the microbatches
-[l * g, (l + 1) * g) and finishes with its own Reduce.
+[l * g, (l + 1) * g), and the backward of the last one completes it.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from remesh.parallel.errors import ScheduleError
+from remesh.parallel.leaves import deal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +23,23 @@ class Forward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Add a microbatch's gradients to those of its leaf."""
+    """Add a microbatch's gradients to those of its leaf; the last one sends the leaf on its way."""
 
     microbatch: int
+    leaf: int
+    ends_leaf: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCompany:
+    """Take part in the collectives of a leaf that others compute; `number` tells several apart."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """Put a finished leaf into the gradient tree; `leaf=None` adds up the trees of all replicas."""
-
-    leaf: int | None
+    """Finish the sums over the leaves of all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +54,40 @@ class Step:
     version: int = 0
 
 
-Operation = Forward | Backward | Reduce | Vote | Step
+Operation = Forward | Backward | KeepCompany | Reduce | Vote | Step
 
 
-def data_parallel_schedule(leaves: range, microbatches_per_leaf: int) -> tuple[Operation, ...]:
-    """A whole model on each rank: its leaves one after the other, then all together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Portion:
+    """One replica's part of a step: its leaves in order, and how often it keeps others company."""
+
+    leaves: Sequence[int]
+    num_idle: int = 0
+
+
+def contiguous_portion(num_leaves: int, dp: int, position: int) -> Portion:
+    """Neighbouring leaves, which the replica can add up by itself before any message."""
+    leaves = deal(num_leaves, dp)[position]
+    return Portion(leaves=leaves, num_idle=0 if leaves else 1)
+
+
+def streamed_portion(num_leaves: int, dp: int, position: int) -> Portion:
+    """Every dp-th leaf: neighbouring leaves are computed at the same time and reduced together."""
+    leaves = range(position, num_leaves, dp)
+    return Portion(leaves=leaves, num_idle=-(-num_leaves // dp) - len(leaves))
+
+
+def data_parallel_schedule(portion: Portion, microbatches_per_leaf: int) -> tuple[Operation, ...]:
+    """A whole model on each replica: its leaves one after the other, then all together."""
     schedule: list[Operation] = []
-    for leaf in leaves:
-        for microbatch in microbatches_of(leaf, microbatches_per_leaf):
-            schedule += [Forward(microbatch=microbatch), Backward(microbatch=microbatch)]
-        schedule.append(Reduce(leaf=leaf))
-    return (*schedule, Reduce(leaf=None), Vote(), Step())
+    for leaf in portion.leaves:
+        microbatches = microbatches_of(leaf, microbatches_per_leaf)
+        for number in microbatches:
+            schedule.append(Forward(microbatch=number))
+            ends_leaf = number == microbatches[-1]
+            schedule.append(Backward(microbatch=number, leaf=leaf, ends_leaf=ends_leaf))
+    schedule += [KeepCompany(number=number) for number in range(portion.num_idle)]
+    return (*schedule, Reduce(), Vote(), Step())
 
 
 def microbatches_of(leaf: int, microbatches_per_leaf: int) -> range:
@@ -62,13 +95,13 @@ def microbatches_of(leaf: int, microbatches_per_leaf: int) -> range:
 
 
 def check_schedule(
-    schedule: tuple[Operation, ...], leaves: range, microbatches_per_leaf: int
+    schedule: tuple[Operation, ...], portion: Portion, microbatches_per_leaf: int
 ) -> None:
     """Checks that a schedule is a whole step with the gradient's fixed order of additions.
 
     Raises: ScheduleError naming the first operation that is missing, doubled or too early.
     """
-    wanted = _wanted(leaves, microbatches_per_leaf)
+    wanted = dict.fromkeys(data_parallel_schedule(portion, microbatches_per_leaf))
     counts = Counter(schedule)
     for operation in (*wanted, *counts):
         if counts[operation] != (operation in wanted):
@@ -76,30 +109,20 @@ def check_schedule(
                 f"{operation} comes {counts[operation]} times, not {int(operation in wanted)}"
             )
     place = {operation: number for number, operation in enumerate(schedule)}
-    for earlier, later in _orders(leaves, microbatches_per_leaf):
+    for earlier, later in _orders(tuple(wanted)):
         if place[earlier] > place[later]:
             raise ScheduleError(f"{later} comes before {earlier}")
 
 
-def _wanted(leaves: range, microbatches_per_leaf: int) -> dict[Operation, None]:
-    return dict.fromkeys(data_parallel_schedule(leaves, microbatches_per_leaf))
+def _orders(plain: Sequence[Operation]) -> list[tuple[Operation, Operation]]:
+    """Pairs that must come in this order: all that the bits and the data flow depend on.
 
-
-def _orders(leaves: range, microbatches_per_leaf: int) -> list[tuple[Operation, Operation]]:
-    """Pairs that must come in this order: all that the bits and the data flow depend on."""
-    orders: list[tuple[Operation, Operation]] = [
-        (Reduce(leaf=None), Vote()),
-        (Vote(), Step()),
+    Only a forward may move, to anywhere before its own backward.
+    """
+    fixed = [operation for operation in plain if not isinstance(operation, Forward)]
+    forwards = [
+        (Forward(microbatch=operation.microbatch), operation)
+        for operation in fixed
+        if isinstance(operation, Backward)
     ]
-    previous: Operation | None = None
-    for leaf in leaves:
-        for microbatch in microbatches_of(leaf, microbatches_per_leaf):
-            backward = Backward(microbatch=microbatch)
-            orders.append((Forward(microbatch=microbatch), backward))
-            orders += [(previous, backward)] if previous else []
-            previous = backward
-        assert previous
-        orders.append((previous, Reduce(leaf=leaf)))
-        previous = Reduce(leaf=leaf)
-    orders += [(previous, Reduce(leaf=None))] if previous else []
-    return orders
+    return [*pairwise(fixed), *forwards]

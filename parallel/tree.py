@@ -1,111 +1,243 @@
 """The gradient of a global batch, added up in an order that does not depend on who adds it.
 
-leaves.py says which additions; here they are done on flat buffers. A rank keeps log2(leaves) + 1
-of them alive while it computes. Then all ranks exchange: each gets its shard of every rank's nodes,
-adds them in the tree's order, and the sums are gathered. Where two ranks hold one node each, a
-plain all_reduce does the same addition, since a + b = b + a.
+leaves.py says which additions; here they are done on the flat buffer of one bucket, cut into one
+piece a replica (pieces.py). Up to ZeRO 1 a rank adds its own leaves, keeps log2(leaves) + 1 buffers
+while it computes, and the ranks exchange nodes once a step. From ZeRO 2 on they exchange every
+leaf, as soon as it is there, and the owner of a piece keeps log2(leaves) + 1 pieces. Both add the
+same nodes in the same order.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.collectives import all_gather, all_reduce_, all_to_all
-from remesh.parallel.group import Group
+from remesh.parallel.collectives import start_all_gather, start_all_reduce_, start_all_to_all
+from remesh.parallel.group import Operation
 from remesh.parallel.leaves import aligned_nodes, deal, push
-from remesh.parallel.optim.flat import CHUNK
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.pieces import Pieces
+from remesh.parallel.workspace import Workspace
 
 Node = tuple[range, Tensor]
 
 
-class GradientTree:
-    """Flat fp32 leaf gradients of `size` elements, a multiple of 64, on their way to one sum."""
+class TreeSum:
+    """Sums of one bucket; every rank adds the leaves that `deal` gives it, then all exchange.
 
-    def __init__(self, num_leaves: int, size: int) -> None:
-        self.num_leaves = num_leaves
-        self.size = size
+    Use: `take` and `add` for each leaf in order, `advance` after the last `add`, `total`.
+    """
+
+    def __init__(
+        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
+    ) -> None:
+        spans = deal(num_leaves, mesh.data.size)
+        self._pieces = pieces
+        self._num_leaves = num_leaves
+        self._mesh = mesh
+        self._workspace = workspace
+        self._dtype = dtype
+        self._nodes_of_ranks = [aligned_nodes(span, num_leaves) for span in spans]
+        self._last_leaf = spans[mesh.data.rank].stop - 1 if spans[mesh.data.rank] else None
         self._nodes: list[Node] = []
-        self._spare: list[Tensor] = []
-        self._workspace: dict[str, Tensor] = {}
-
-    def clear(self) -> None:
-        """Forgets the leaves of the last step."""
-        self._spare += [buffer for _, buffer in self._nodes]
-        self._nodes.clear()
-
-    def abandon(self) -> None:
-        """Gives up all memory: an operation that was left behind may still write to it."""
-        self._nodes.clear()
-        self._spare.clear()
-        self._workspace.clear()
+        self._received: Tensor | None = None
+        self._packed: Tensor | None = None
+        self._operation = Operation()
 
     def take(self) -> Tensor:
-        """A buffer of zeros for the next leaf."""
-        return self._spare.pop().zero_() if self._spare else torch.zeros(self.size)
+        """Zeros for the next leaf, with room for padding at the end."""
+        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
 
-    def add(self, leaf: int, gradient: Tensor) -> None:
-        """Takes a buffer back with the gradient of `leaf` in it. Leaves come in order."""
-        push(self._nodes, (range(leaf, leaf + 1), gradient), self._joined, self.num_leaves)
+    def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
+        """Takes a buffer back with the gradient of `leaf`; True if that starts the exchange.
 
-    def reduce(self, group: Group) -> Tensor:
-        """The sum over all leaves of all ranks, on each rank. Valid until the next `clear`.
-
-        Every rank must have added the leaves that `deal` gives it.
-        Cost: at n ranks with k nodes each, 4 * size * (k + 1) * (n - 1) / n bytes sent a rank.
-        Raises: Cancelled, GroupError.
+        A rank without any leaf calls it once, with nothing. Raises: Cancelled, GroupError.
         """
-        spans = [aligned_nodes(span, self.num_leaves) for span in deal(self.num_leaves, group.size)]
-        assert tuple(span for span, _ in self._nodes) == spans[group.rank]
-        if group.size == 1:
-            return self._nodes[0][1]
-        if [len(nodes) for nodes in spans] == [1, 1]:
-            all_reduce_(group, self._nodes[0][1])
-            return self._nodes[0][1]
-        return self._reduce_shards(group, spans)
+        if leaf is not None and gradient is not None:
+            node = (range(leaf, leaf + 1), gradient)
+            push(self._nodes, node, self._joined, self._num_leaves)
+        if leaf == self._last_leaf:
+            self._start()
+        return leaf == self._last_leaf
 
-    def _reduce_shards(self, group: Group, spans: list[tuple[range, ...]]) -> Tensor:
-        shard_size = -(-self.size // (CHUNK * group.size)) * CHUNK
-        received = self._exchange(group, [len(nodes) for nodes in spans], shard_size)
-        stack: list[Node] = []
-        for span, shard in zip(sum(spans, ()), received, strict=True):
-            push(stack, (span, shard), Tensor.add_, self.num_leaves)
-        [(_, own_shard)] = stack
-        gathered = self._buffer("gathered", group.size * shard_size)
-        all_gather(group, gathered, own_shard)
-        return gathered[: self.size]
+    def advance(self) -> None:
+        """Finishes the exchange, adds up the own piece, and starts to gather the shard."""
+        self._operation.wait()
+        if self._received is None:
+            return
+        piece = self._add_up(self._received.view(-1, self._pieces.piece_size))
+        shard = self._home()[: piece.numel() * self._mesh.replica.size]
+        self._operation = start_all_gather(self._mesh.replica, shard, piece)
 
-    def _exchange(self, group: Group, num_nodes: list[int], shard_size: int) -> Tensor:
-        """The own shard of every node of all ranks, one row a node, from left to right."""
-        own_nodes = len(self._nodes)
-        packed = self._buffer("packed", group.size * own_nodes * shard_size)
-        rows = packed.view(group.size, own_nodes, shard_size)
-        for number, (_, gradient) in enumerate(self._nodes):
-            _cut_into(rows[:, number], gradient)
-        received = self._buffer("received", sum(num_nodes) * shard_size)
-        all_to_all(
-            group,
-            received,
-            packed,
-            [count * shard_size for count in num_nodes],
-            [own_nodes * shard_size] * group.size,
+    def total(self) -> Tensor:
+        """The own shard of the sum over all leaves of all ranks. Valid until `clear`."""
+        self._operation.wait()
+        self._give_exchange()
+        return self._home()[: self._pieces.shard_size]
+
+    def clear(self) -> None:
+        """Ends the step."""
+        for _, buffer in self._nodes:
+            self._workspace.give(buffer)
+        self._nodes.clear()
+        self._give_exchange()
+
+    def _start(self) -> None:
+        """Sends each rank its piece of every node. Two ranks with a node each just add them."""
+        data = self._mesh.data
+        if data.size == 1:
+            return
+        if self._pieces.num_shards == 1 and [len(nodes) for nodes in self._nodes_of_ranks] == [
+            1,
+            1,
+        ]:
+            self._operation = start_all_reduce_(data, self._nodes[0][1])
+            return
+        piece_size, own = self._pieces.piece_size, len(self._nodes)
+        num_received = sum(len(nodes) for nodes in self._nodes_of_ranks)
+        self._received = self._workspace.take(num_received * piece_size, self._dtype)
+        self._operation = start_all_to_all(
+            data,
+            self._received,
+            self._pack(),
+            [len(nodes) * piece_size for nodes in self._nodes_of_ranks],
+            [own * piece_size] * data.size,
         )
-        return received.view(-1, shard_size)
+
+    def _pack(self) -> Tensor:
+        """Pieces of all nodes by destination; a single node may lie so already."""
+        if len(self._nodes) == 1 and self._pieces.in_order:
+            return self._nodes[0][1]
+        num_pieces, piece_size = self._pieces.num_pieces, self._pieces.piece_size
+        size = len(self._nodes) * num_pieces * piece_size
+        self._packed = self._workspace.take(size, self._dtype)
+        rows = self._packed.view(num_pieces, len(self._nodes), piece_size)
+        for number, (_, gradient) in enumerate(self._nodes):
+            copy_by_destination(rows[:, number], gradient, self._pieces)
+        return self._packed
+
+    def _home(self) -> Tensor:
+        """Where the sum comes to lie: in the first node's buffer, which has been sent by then."""
+        if not self._nodes:
+            self._nodes.append((range(0), self.take()))
+        return self._nodes[0][1]
+
+    def _add_up(self, rows: Tensor) -> Tensor:
+        stack: list[Node] = []
+        spans = [span for nodes in self._nodes_of_ranks for span in nodes]
+        for span, row in zip(spans, rows, strict=True):
+            push(stack, (span, row), Tensor.add_, self._num_leaves)
+        [(_, piece)] = stack
+        return piece
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
-        self._spare.append(right)
+        self._workspace.give(right)
         return left
 
-    def _buffer(self, name: str, size: int) -> Tensor:
-        """Room that is kept from step to step: fresh pages cost as much as the copy."""
-        if name not in self._workspace or self._workspace[name].numel() < size:
-            self._workspace[name] = torch.zeros(size)
-        return self._workspace[name][:size]
+    def _give_exchange(self) -> None:
+        for buffer in (self._received, self._packed):
+            if buffer is not None:
+                self._workspace.give(buffer)
+        self._received = self._packed = None
 
 
-def _cut_into(rows: Tensor, flat: Tensor) -> None:
-    """Copies `flat` into the rows, one after the other; what is left of them stays as it is."""
-    length = rows.shape[1]
-    whole, rest = divmod(flat.numel(), length)
-    rows[:whole].copy_(flat[: whole * length].view(whole, length))
-    if rest:
-        rows[whole, :rest].copy_(flat[whole * length :])
+class StreamedTreeSum:
+    """Sums of one bucket, exchanged leaf by leaf, for gradients that no rank keeps whole.
+
+    In round i the rank at position d on dp adds leaf i * dp + d, if there is one: so leaves arrive
+    at the owner of a piece in the tree's order, and siblings together. Use as TreeSum, with
+    `advance` after every `add`.
+    """
+
+    def __init__(
+        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
+    ) -> None:
+        self._pieces = pieces
+        self._num_leaves = num_leaves
+        self._mesh = mesh
+        self._workspace = workspace
+        self._dtype = dtype
+        self._round = 0
+        self._nodes: list[Node] = []
+        self._sent: list[Tensor] = []
+        self._received: Tensor | None = None
+        self._operation = Operation()
+
+    def take(self) -> Tensor:
+        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
+
+    def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
+        """Sends the pieces of a leaf to their owners; None for a round without one. Always True."""
+        data, piece_size = self._mesh.data, self._pieces.piece_size
+        self._received = self._workspace.take(len(self._leaves()) * piece_size, self._dtype)
+        self._sent = [] if gradient is None else [gradient, *self._packed(gradient)]
+        sent = self._sent[-1] if self._sent else self._received[:0]
+        self._operation = start_all_to_all(
+            data,
+            self._received,
+            sent,
+            [piece_size * (rank < len(self._leaves())) for rank in range(data.size)],
+            [piece_size * (leaf is not None)] * data.size,
+        )
+        return True
+
+    def advance(self) -> None:
+        """Takes in what has arrived in this round."""
+        self._operation.wait()
+        assert self._received is not None
+        rows = self._received.view(-1, self._pieces.piece_size)
+        for leaf, row in zip(self._leaves(), rows, strict=True):
+            push(self._nodes, (range(leaf, leaf + 1), row), Tensor.add_, self._num_leaves)
+        self._nodes = [self._kept(node, rows) for node in self._nodes]
+        for buffer in (*self._sent, self._received):
+            self._workspace.give(buffer)
+        self._sent, self._received = [], None
+        self._round += 1
+
+    def total(self) -> Tensor:
+        [(_, piece)] = self._nodes
+        replica = self._mesh.replica
+        if replica.size > 1:
+            shard = self._workspace.take(replica.size * self._pieces.piece_size, self._dtype)
+            start_all_gather(replica, shard, piece).wait()
+            self._workspace.give(piece)
+            self._nodes = [(range(self._num_leaves), shard)]
+        return self._nodes[0][1][: self._pieces.shard_size]
+
+    def clear(self) -> None:
+        for _, buffer in self._nodes:
+            self._workspace.give(buffer)
+        self._nodes, self._round = [], 0
+
+    def _leaves(self) -> range:
+        """The leaves of this round, one a rank from the first on."""
+        first = self._round * self._mesh.data.size
+        return range(first, min(first + self._mesh.data.size, self._num_leaves))
+
+    def _packed(self, gradient: Tensor) -> Sequence[Tensor]:
+        if self._pieces.in_order:
+            return ()
+        size = self._pieces.num_pieces * self._pieces.piece_size
+        packed = self._workspace.take(size, self._dtype)
+        copy_by_destination(packed.view(self._pieces.num_pieces, -1), gradient, self._pieces)
+        return (packed,)
+
+    def _kept(self, node: Node, rows: Tensor) -> Node:
+        """The node in a buffer of its own, if it lies among the rows just received."""
+        span, row = node
+        if row.untyped_storage().data_ptr() != rows.untyped_storage().data_ptr():
+            return node
+        kept = self._workspace.take(self._pieces.piece_size, self._dtype)
+        return span, kept.copy_(row)
+
+
+def copy_by_destination(rows: Tensor, gradient: Tensor, pieces: Pieces) -> None:
+    """Copies the pieces of `gradient` into rows, one for each position on dp."""
+    if pieces.in_order:
+        rows.copy_(gradient.view(rows.shape))
+        return
+    for position, row in enumerate(rows):
+        piece = pieces.piece(position)
+        row[: len(piece)] = gradient[piece.start : piece.stop]
+        row[len(piece) :] = 0

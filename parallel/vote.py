@@ -16,13 +16,18 @@ LOSS_UNITS = 1 << 24  # a nat
 
 @dataclass(slots=True, kw_only=True)
 class Ballot:
-    """One rank's part of a step. Filled in as its microbatches are done."""
+    """One rank's part of a step. Filled in as its microbatches are done.
+
+    Ranks that compute the same microbatches together fill in loss, tokens and samples once.
+    `norm_units` are those of the squares of the gradient's elements that it counts.
+    """
 
     loss_units: int = 0
     tokens: int = 0
     samples: int = 0
     digest_high: int = 0
     digest_low: int = 0
+    norm_units: int = 0
     nonfinite: int = 0
     drain: int = 0
     save: int = 0
@@ -39,6 +44,7 @@ class Outcome:
     tokens: int
     samples: int
     digest: str
+    norm_units: int
     finite: bool
     drain: bool
     save: bool
@@ -60,6 +66,7 @@ def outcome(total: Ballot) -> Outcome:
         tokens=total.tokens,
         samples=total.samples,
         digest=f"{total.digest_high:016x}{total.digest_low:016x}{total.samples:08x}",
+        norm_units=total.norm_units,
         finite=not total.nonfinite,
         drain=total.drain > 0,
         save=total.save > 0,

@@ -1,6 +1,10 @@
-"""AdamW on flat fp32 buffers. Source: Loshchilov and Hutter 2017 (arXiv:1711.05101)."""
+"""AdamW on flat buffers. Source: Loshchilov and Hutter 2017 (arXiv:1711.05101).
 
-import math
+The kernel is torch's fused one: a single pass over weights, gradient and both moments. It treats
+all elements alike as long as buffers are cut at multiples of its vectors, which chunks of 64 are.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,32 +19,73 @@ class AdamWConfig:
     weight_decay: float = 0.1
 
 
-class AdamW:
-    """Both moments, and how many updates they have seen: a skipped step does not count.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What a rank owns of one bucket: master weights and both moments, flat, all of one size.
 
-    The first `num_decayed` elements get weight decay, decoupled from the gradient.
+    The first `num_decayed` elements get weight decay.
     """
 
-    def __init__(self, config: AdamWConfig, size: int, num_decayed: int) -> None:
+    values: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    num_decayed: int
+
+    @staticmethod
+    def zeros(size: int, num_decayed: int, dtype: torch.dtype, device: torch.device) -> "Shard":
+        values, exp_avg, exp_avg_sq = (
+            torch.zeros(size, dtype=dtype, device=device) for _ in range(3)
+        )
+        return Shard(values=values, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, num_decayed=num_decayed)
+
+
+class AdamW:
+    """Updates shards, and counts the updates: a skipped step does not count."""
+
+    def __init__(self, config: AdamWConfig) -> None:
         self.config = config
-        self.num_decayed = num_decayed
-        self.exp_avg = torch.zeros(size)
-        self.exp_avg_sq = torch.zeros(size)
         self.num_updates = torch.zeros(1, dtype=torch.int64)
-        self._scratch = torch.empty(size)
 
-    def reset(self) -> None:
-        for tensor in (self.exp_avg, self.exp_avg_sq, self.num_updates):
-            tensor.zero_()
+    def update(
+        self, shards: Sequence[Shard], gradients: Sequence[Tensor], lr: float, factor: float = 1.0
+    ) -> None:
+        """One update in place by the gradients times `factor`, decay decoupled from them.
 
-    def update(self, values: Tensor, gradient: Tensor, lr: float) -> None:
-        """One update of `values` in place."""
-        config = self.config
+        The gradients are of the shards' sizes, and are used up.
+        """
         self.num_updates += 1
-        count = int(self.num_updates)
-        self.exp_avg.lerp_(gradient, 1 - config.beta1)
-        self.exp_avg_sq.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
-        root = torch.sqrt(self.exp_avg_sq, out=self._scratch)
-        root.div_(math.sqrt(1 - config.beta2**count)).add_(config.eps)
-        values[: self.num_decayed].mul_(1 - lr * config.weight_decay)
-        values.addcdiv_(self.exp_avg, root, value=-lr / (1 - config.beta1**count))
+        count = self.num_updates.to(torch.float32)
+        for shard, gradient in zip(shards, gradients, strict=True):
+            scaled = gradient.to(shard.values.dtype).mul_(factor)
+            stop = shard.num_decayed
+            self._update(shard, scaled, slice(stop), count, (lr, self.config.weight_decay))
+            self._update(shard, scaled, slice(stop, None), count, (lr, 0.0))
+
+    def _update(
+        self,
+        shard: Shard,
+        gradient: Tensor,
+        span: slice,
+        count: Tensor,
+        rates: tuple[float, float],
+    ) -> None:
+        """`rates` are the learning rate and the weight decay."""
+        if not gradient[span].numel():
+            return
+        torch._fused_adamw_(
+            [shard.values[span]],
+            [gradient[span]],
+            [shard.exp_avg[span]],
+            [shard.exp_avg_sq[span]],
+            [],
+            [count.to(gradient.device)],
+            lr=rates[0],
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
+            weight_decay=rates[1],
+            eps=self.config.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=None,
+            found_inf=None,
+        )

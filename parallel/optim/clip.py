@@ -7,33 +7,66 @@ plain fp64 sum would differ in the last bit between cuts, and clipping would car
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.optim.flat import CHUNK
+from remesh.parallel.pieces import CHUNK
+
+_ROWS = 1024  # chunks at a time: their squares stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareSum:
+    """A sum of squares: `units` of 2^-exponent, or one that is not `finite`."""
+
+    units: int
+    exponent: int
+    finite: bool = True
+
+    @property
+    def root(self) -> float:
+        """Its square root; inf if it is not finite."""
+        if not self.finite:
+            return math.inf
+        if self.exponent < 0:
+            return math.sqrt(self.units * 2**-self.exponent)
+        return math.sqrt(self.units / 2**self.exponent)
+
+
+def square_sum(sums: Tensor, largest: float, num_chunks: int) -> SquareSum:
+    """Chunk sums added up exactly. `largest` is the largest of all `num_chunks` of all ranks."""
+    if not math.isfinite(largest):
+        return SquareSum(units=0, exponent=0, finite=False)
+    exponent = scale_exponent(largest, num_chunks) if largest > 0 else 0
+    units = int((sums * 2.0**exponent).round_().to(torch.int64).sum())
+    return SquareSum(units=units, exponent=exponent)
 
 
 def exact_norm(gradient: Tensor) -> float:
     """The 2-norm of a flat gradient; inf if an element is not finite."""
     sums = chunk_sums(gradient)
-    largest = float(sums.max())
-    if not math.isfinite(largest):
-        return math.inf
-    if largest == 0.0:
-        return 0.0
-    exponent = scale_exponent(largest, len(sums))
-    total = int((sums * 2.0**exponent).round_().to(torch.int64).sum())
-    return math.sqrt(total / 2**exponent if exponent >= 0 else total * 2**-exponent)
+    return square_sum(sums, largest_of(sums), len(sums)).root
+
+
+def largest_of(sums: Tensor) -> float:
+    """The largest chunk sum, 0 of none; inf if one is not finite."""
+    largest = float(sums.max()) if len(sums) else 0.0
+    return largest if math.isfinite(largest) else math.inf
 
 
 def chunk_sums(gradient: Tensor) -> Tensor:
-    """Sums of squares, fp64, of chunks of 64 elements: six rounds of adding the upper half."""
-    sums = gradient.view(-1, CHUNK).double().square_()
-    while sums.shape[1] > 1:
-        half = sums.shape[1] // 2
-        sums = sums[:, :half] + sums[:, half:]
-    return sums[:, 0]
+    """Sums of squares, fp64, of chunks of 64 elements, each as if it were alone."""
+    chunks = gradient.view(-1, CHUNK)
+    sums = torch.empty(len(chunks), dtype=torch.float64, device=gradient.device)
+    squares = torch.empty(
+        min(_ROWS, len(chunks)), CHUNK, dtype=torch.float64, device=gradient.device
+    )
+    for start in range(0, len(chunks), _ROWS):
+        rows = chunks[start : start + _ROWS]
+        torch.sum(squares[: len(rows)].copy_(rows).square_(), 1, out=sums[start : start + _ROWS])
+    return sums
 
 
 def scale_exponent(largest: float, num_chunks: int) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from remesh.parallel.fence import Fence
 from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.mesh import Mesh
 
 NUM_PROCESSES = 8
 HOST = "127.0.0.1"
@@ -51,6 +52,14 @@ class Seat:
         """A group of the first `size` processes; `number` tells such groups of one run apart."""
         generation = self.generation * 1000 + 10**9 + number
         return Group.form(replace(self.rendezvous(generation=generation), size=size), Fence())
+
+    def mesh(self, layout=None, shard_size=1, fence=None, **timeouts):
+        return Mesh.form(self.rendezvous(**timeouts), fence or Fence(), layout, shard_size)
+
+    def mesh_part(self, size, number):
+        """As `form_part`, for a mesh of replicas."""
+        generation = self.generation * 1000 + 10**9 + number
+        return Mesh.form(replace(self.rendezvous(generation=generation), size=size), Fence())
 
     def form(self, fence=None, **timeouts):
         return Group.form(self.rendezvous(**timeouts), fence or Fence())

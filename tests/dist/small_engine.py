@@ -4,20 +4,21 @@ import hashlib
 
 import numpy as np
 
-from remesh.parallel.engine import EngineSpec, Work
-from remesh.parallel.leaves import deal
+from remesh.parallel.engine import Engine, Work
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.spec import EngineSpec
 
 MODEL = ModelConfig(
     num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
 )
 
 
-def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3):
+def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
+    settings = {"model": MODEL, **more}
     return EngineSpec(
-        model=MODEL,
+        **settings,
         seed=7,
         num_leaves=num_leaves,
         microbatches_per_leaf=microbatches_per_leaf,
@@ -42,15 +43,17 @@ def filler(step):
     return fill
 
 
-def work_of(engine, group, step, **more):
+def started(mesh, engine_spec=None):
+    """A new engine at step 0 in this mesh."""
+    engine = Engine(engine_spec or spec())
+    engine.form(mesh)
+    engine.reset()
+    return engine
+
+
+def work_of(mesh, step, **more):
     settings = {"fill": filler(step), "stamp": lambda *_: None, **more}
-    return Work(
-        group=group,
-        fence=group.fence,
-        generation=group.generation,
-        leaves=deal(engine.spec.num_leaves, group.size)[group.rank],
-        **settings,
-    )
+    return Work(mesh=mesh, fence=mesh.world.fence, generation=mesh.world.generation, **settings)
 
 
 def state_hash(engine):

@@ -2,20 +2,20 @@
 
 import pytest
 import torch
-from small_engine import MODEL, spec, state_hash, work_of
+from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.engine import Engine, Phase
+from remesh.parallel.engine import Phase
 from remesh.parallel.fence import Fence
+from remesh.parallel.mesh import Mesh
 
 
 def train(seat, num_leaves, num_steps):
     torch.set_num_threads(1)
-    engine = Engine(spec(num_leaves, 24 // num_leaves))
-    engine.reset()
-    group = seat.form()
-    results = [engine.step(k, work_of(engine, group, k)) for k in range(1, num_steps + 1)]
-    group.close()
+    mesh = seat.mesh()
+    engine = started(mesh, spec(num_leaves, 24 // num_leaves))
+    results = [engine.step(k, work_of(mesh, k)) for k in range(1, num_steps + 1)]
+    mesh.close()
     return results, state_hash(engine)
 
 
@@ -38,18 +38,17 @@ def test_more_ranks_than_leaves_are_legal(pool):
 
 def change_ranks(seat, sizes, num_steps):
     """Each generation trains `num_steps` steps with other ranks; the rest sit it out."""
-    engine = Engine(spec())
-    engine.reset()
+    engine = started(Mesh.alone())
     step = 0
     for number, size in enumerate(sizes):
         take_part = seat.rank < size
-        group = seat.form_part(size, number) if take_part else None
+        mesh = seat.mesh_part(size, number) if take_part else None
         for _ in range(num_steps):
             step += 1
             if take_part:
-                engine.step(step, work_of(engine, group, step))
-        if group:
-            group.close()
+                engine.step(step, work_of(mesh, step))
+        if mesh:
+            mesh.close()
     return state_hash(engine)
 
 
@@ -59,15 +58,12 @@ def test_the_count_of_ranks_may_change_between_steps(pool):
 
 
 def watch(seat):
-    engine = Engine(spec(4, 1))
-    engine.reset()
-    group = seat.form()
+    mesh = seat.mesh()
+    engine = started(mesh, spec(4, 1))
     stamps = []
-    work = work_of(
-        engine, group, 1, stamp=lambda *stamp: stamps.append(stamp), drain=seat.rank == 1
-    )
+    work = work_of(mesh, 1, stamp=lambda *stamp: stamps.append(stamp), drain=seat.rank == 1)
     result = engine.step(1, work)
-    group.close()
+    mesh.close()
     return stamps, result
 
 
@@ -96,11 +92,10 @@ def test_samples_and_digest_are_added_over_all_ranks(pool):
 
 def fence_at(seat, phase_number):
     """The fence rises during the second step; the state must be that of step 1, then go on."""
-    engine = Engine(spec())
-    engine.reset()
     fence = Fence()
-    group = seat.form(fence)
-    engine.step(1, work_of(engine, group, 1))
+    mesh = seat.mesh(fence=fence)
+    engine = started(mesh)
+    engine.step(1, work_of(mesh, 1))
     before = state_hash(engine)
 
     def stamp(_, number, phase):
@@ -108,13 +103,13 @@ def fence_at(seat, phase_number):
             fence.up(seat.generation)
 
     try:
-        engine.step(2, work_of(engine, group, 2, stamp=stamp))
+        engine.step(2, work_of(mesh, 2, stamp=stamp))
     except Exception as error:  # noqa: BLE001 - either side may see it first
         kind = type(error).__name__
-    group.close()
+    mesh.close()
     kept = state_hash(engine) == before and engine.at_step == 1
-    again = seat.form(Fence(), generation=seat.generation + 3 * 10**6)
-    engine.step(2, work_of(engine, again, 2))
+    again = seat.mesh(generation=seat.generation + 3 * 10**6)
+    engine.step(2, work_of(again, 2))
     again.close()
     return kind, kept, state_hash(engine)
 

@@ -5,14 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_engine import MODEL, filler, spec, state_hash, work_of
+from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
 from remesh.parallel.engine import Engine
 from remesh.parallel.leaves import deal
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
-from remesh.parallel.tree import GradientTree
+from remesh.parallel.pieces import Pieces
+from remesh.parallel.tree import TreeSum
 from remesh.parallel.vote import LOSS_UNITS, Ballot, outcome, vote
+from remesh.parallel.workspace import Workspace
 
 
 def cast(seat, ballots):
@@ -53,8 +55,9 @@ def masked_gradient(seat, targets):
     own = targets[
         seat.rank * len(targets) // seat.size : (seat.rank + 1) * len(targets) // seat.size
     ]
-    group = seat.form()
-    tree = GradientTree(len(targets), 64)
+    mesh = seat.mesh()
+    pieces = Pieces(size=64, num_shards=1, num_replicas=seat.size)
+    tree = TreeSum(pieces, len(targets), mesh, Workspace(weight.device), torch.float32)
     counted = Ballot()
     for number, row in enumerate(own):
         inputs = torch.arange(3.0 * len(row)).view(1, -1, 3) / 10
@@ -65,9 +68,10 @@ def masked_gradient(seat, targets):
         buffer = tree.take()
         buffer[:12] = gradient.flatten()
         tree.add(deal(len(targets), seat.size)[seat.rank].start + number, buffer)
-    total = tree.reduce(group)
-    result = vote(group, counted)
-    group.close()
+    tree.advance()
+    total = tree.total()
+    result = vote(mesh.world, counted)
+    mesh.close()
     return result.loss, (total[:12] / max(1, result.tokens)).tolist()
 
 
@@ -92,25 +96,24 @@ def test_masked_tokens_weigh_nothing_on_any_rank(pool, targets):
 
 def poison(seat, poisoned_rank, kind):
     """Step 2 goes wrong on one rank only; steps 1 and 3 are as always."""
-    engine = Engine(spec(clip=1.0))
-    engine.reset()
-    group = seat.form()
-    engine.step(1, work_of(engine, group, 1))
+    mesh = seat.mesh()
+    engine = started(mesh, spec(clip=1.0))
+    engine.step(1, work_of(mesh, 1))
     before = state_hash(engine)
     handle = None
     if seat.rank == poisoned_rank:
         handle = spoil(engine, kind)
-    skipped = engine.step(2, work_of(engine, group, 2))
+    skipped = engine.step(2, work_of(mesh, 2))
     if handle:
         handle.remove()
     kept = state_hash(engine) == before
-    normal = engine.step(3, work_of(engine, group, 3))
-    group.close()
+    normal = engine.step(3, work_of(mesh, 3))
+    mesh.close()
     return skipped.applied, kept, normal.applied, math.isfinite(skipped.loss), state_hash(engine)
 
 
 def spoil(engine, kind):
-    head = engine.model.head
+    head = engine.assembly.model.head
     if kind == "loss":
         return head.register_forward_hook(lambda *args: args[2] * math.inf)
     return head.weight.register_hook(lambda gradient: gradient * math.nan)
@@ -126,13 +129,13 @@ def test_one_bad_rank_makes_all_skip_the_step_and_go_on(pool, kind):
 
 def rates(seat, first_steps):
     """Learning rates with a new engine after `first_steps`, its state taken over by name."""
-    group = seat.form()
-    engine = Engine(spec())
-    engine.reset()
-    seen = [engine.step(k, work_of(engine, group, k)).lr for k in range(1, first_steps + 1)]
+    mesh = seat.mesh()
+    engine = started(mesh)
+    seen = [engine.step(k, work_of(mesh, k)).lr for k in range(1, first_steps + 1)]
     resumed = Engine(spec())
+    resumed.form(mesh)
     resumed.load({name: tensor.clone() for name, tensor in engine.state().items()}, first_steps)
-    seen += [resumed.step(k, work_of(resumed, group, k)).lr for k in range(first_steps + 1, 9)]
+    seen += [resumed.step(k, work_of(mesh, k)).lr for k in range(first_steps + 1, 9)]
     return seen, state_hash(resumed)
 
 
@@ -143,11 +146,10 @@ def test_a_resumed_run_has_the_rates_and_the_bits_of_an_unbroken_one(pool):
 
 
 def train_a_little(seat):
-    engine = Engine(spec(clip=0.0))
-    engine.reset()
-    group = seat.form()
-    results = [engine.step(step, work_of(engine, group, step)) for step in (1, 2, 3)]
-    group.close()
+    mesh = seat.mesh()
+    engine = started(mesh, spec(clip=0.0))
+    results = [engine.step(step, work_of(mesh, step)) for step in (1, 2, 3)]
+    mesh.close()
     return results, {name: tensor.clone() for name, tensor in engine.state().items()}
 
 

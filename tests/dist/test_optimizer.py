@@ -1,50 +1,35 @@
 """Flat parameters, AdamW and the exact norm against torch, fp64 and known values."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from remesh.parallel.optim.adamw import AdamW, AdamWConfig
+from remesh.parallel.buckets import plan_flat
+from remesh.parallel.optim.adamw import AdamW, AdamWConfig, Shard
 from remesh.parallel.optim.clip import clip_factor, exact_norm
-from remesh.parallel.optim.flat import FlatParameters, plan_flat
 from remesh.parallel.optim.lr import LrCurve, lr_at
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 4), "b.bias": (4,)}
 
 
-def test_matrices_come_first_and_everything_starts_on_64_bytes():
-    plan = plan_flat(SHAPES)
-    assert list(plan.places) == ["a.weight", "b.weight", "norm.weight", "b.bias"]
-    assert [place.start for place in plan.places.values()] == [0, 16, 32, 48]
-    assert plan.num_decayed == 32
-    assert plan.size == 64
-    flat = torch.arange(64.0)
-    assert plan.views(flat)["b.weight"][0, 0] == 16
-    assert all(view.data_ptr() % 64 == flat.data_ptr() % 64 for view in plan.views(flat).values())
+def shard_of(plan, values=None):
+    shard = Shard.zeros(plan.size, plan.num_decayed, torch.float32, torch.device("cpu"))
+    return shard if values is None else replace(shard, values=values)
 
 
-def test_backward_adds_to_the_flat_buffer_and_updates_reach_the_model():
-    model = nn.Linear(3, 2)
-    plan = plan_flat({name: tuple(p.shape) for name, p in model.named_parameters()})
-    flat = FlatParameters(model, plan)
-    flat.adopt()
-    flat.values.fill_(2.0)
-    gradient = torch.zeros(plan.size)
-    flat.point_gradients(gradient)
-    for _ in range(2):
-        model(torch.ones(1, 3)).sum().backward()
-    assert torch.equal(plan.views(gradient)["weight"], torch.full((2, 3), 2.0))
-    assert model.bias.tolist() == [2.0, 2.0]
+def views(plan, flat):
+    return {n: flat[p.start : p.stop].view(p.shape) for n, p in plan.places.items()}
 
 
 def test_updates_equal_those_of_torch():
     torch.manual_seed(1)
     plan = plan_flat({"w": (40, 30), "n": (50,)})
     values = torch.randn(plan.size)
-    mine = AdamW(AdamWConfig(weight_decay=0.1), plan.size, plan.num_decayed)
-    peers = {name: nn.Parameter(view.clone()) for name, view in plan.views(values).items()}
+    mine, shard = AdamW(AdamWConfig(weight_decay=0.1)), shard_of(plan, values)
+    peers = {name: nn.Parameter(view.clone()) for name, view in views(plan, values).items()}
     groups = [
         {"params": [peers["w"]], "weight_decay": 0.1},
         {"params": [peers["n"]], "weight_decay": 0.0},
@@ -53,30 +38,56 @@ def test_updates_equal_those_of_torch():
     for step in range(1, 30):
         gradient = torch.randn(plan.size)
         lr = lr_at(LrCurve(peak=1e-2, warmup_steps=5), step)
-        for group in groups:
+        for group in torchs.param_groups:
             group["lr"] = lr
-        for param_group in torchs.param_groups:
-            param_group["lr"] = lr
-        for name, view in plan.views(gradient).items():
-            peers[name].grad = view.clone()
+        for name, view in views(plan, gradient).items():
+            peers[name].grad = view.clone() * 0.5
         torchs.step()
-        mine.update(values, gradient, lr)
-    for name, view in plan.views(values).items():
+        mine.update([shard], [gradient], lr, 0.5)
+    for name, view in views(plan, values).items():
         torch.testing.assert_close(view, peers[name].data, rtol=2e-6, atol=2e-6)
     assert int(mine.num_updates) == 29
 
 
+def test_updates_have_the_same_bits_wherever_a_buffer_is_cut():
+    torch.manual_seed(4)
+    values, gradients = torch.randn(64 * 97), [torch.randn(64 * 97) for _ in range(3)]
+    results = []
+    for cut in (64 * 97, 64 * 3, 64 * 50):
+        parts = [part.clone() for part in values.split(cut)]
+        shards = [
+            Shard(
+                values=part,
+                exp_avg=torch.zeros_like(part),
+                exp_avg_sq=torch.zeros_like(part),
+                num_decayed=min(max(64 * 20 - cut * number, 0), len(part)),
+            )
+            for number, part in enumerate(parts)
+        ]
+        optimizer = AdamW(AdamWConfig())
+        for gradient in gradients:
+            optimizer.update(shards, [g.clone() for g in gradient.split(cut)], 1e-2, 0.3)
+        results.append(torch.cat(parts))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
 def test_decay_applies_to_matrices_only():
     plan = plan_flat(SHAPES)
-    values = torch.ones(plan.size)
-    AdamW(AdamWConfig(weight_decay=0.1), plan.size, plan.num_decayed).update(
-        values, torch.zeros(plan.size), lr=1.0
-    )
-    views = plan.views(values)
-    assert torch.equal(views["a.weight"], torch.full((3, 5), 0.9))
-    assert torch.equal(views["b.weight"], torch.full((4, 4), 0.9))
-    assert torch.equal(views["norm.weight"], torch.ones(7))
-    assert torch.equal(views["b.bias"], torch.ones(4))
+    shard = shard_of(plan, torch.ones(plan.size))
+    optimizer = AdamW(AdamWConfig(weight_decay=0.1))
+    optimizer.update([shard], [torch.zeros(plan.size)], lr=1.0)
+    decayed = views(plan, shard.values)
+    assert torch.equal(decayed["a.weight"], torch.full((3, 5), 0.9))
+    assert torch.equal(decayed["b.weight"], torch.full((4, 4), 0.9))
+    assert torch.equal(decayed["norm.weight"], torch.ones(7))
+    assert torch.equal(decayed["b.bias"], torch.ones(4))
+
+
+def test_a_gradient_of_half_the_width_moves_weights_of_full_width():
+    shard = Shard.zeros(64, 64, torch.float32, torch.device("cpu"))
+    AdamW(AdamWConfig()).update([shard], [torch.ones(64, dtype=torch.bfloat16)], lr=1e-3)
+    torch.testing.assert_close(shard.values, torch.full((64,), -1e-3))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e6, 1e18])

@@ -8,38 +8,36 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_engine import spec, state_hash, work_of
+from small_engine import started, state_hash, work_of
 
 from remesh.parallel import collectives
-from remesh.parallel.engine import Engine
 from remesh.parallel.errors import Cancelled, GroupError
 from remesh.parallel.fence import Fence
 from remesh.parallel.restore import broadcast_state
 
 NUM_STEPS = 8
-NUM_OPERATIONS = 18  # of a step at four ranks: three leaves of two microbatches
+NUM_OPERATIONS = 15  # of a step at four ranks: three leaves of two microbatches
 VICTIM = 2
 
 
 def unbroken(seat):
-    engine = Engine(spec())
-    engine.reset()
-    group = seat.form()
-    losses = train(engine, group)
-    group.close()
+    mesh = seat.mesh()
+    engine = started(mesh)
+    losses = train(engine, mesh)
+    mesh.close()
     return losses, state_hash(engine)
 
 
-def train(engine, group):
+def train(engine, mesh):
     steps = range(engine.at_step + 1, NUM_STEPS + 1)
-    return {step: engine.step(step, work_of(engine, group, step)).loss for step in steps}
+    return {step: engine.step(step, work_of(mesh, step)).loss for step in steps}
 
 
 def survive(seat, number, fatal_step, fatal_operation):
     """Trains in two generations, the second without the victim."""
-    engine, fence, losses = Engine(spec()), Fence(), {}
-    engine.reset()
-    group = seat.form(fence)
+    fence, losses = Fence(), {}
+    mesh = seat.mesh(fence=fence)
+    engine = started(mesh)
 
     def stamp(step, operation, _phase):
         if (step, operation) == (fatal_step, fatal_operation):
@@ -49,21 +47,22 @@ def survive(seat, number, fatal_step, fatal_operation):
 
     try:
         for step in range(1, NUM_STEPS + 1):
-            work = work_of(engine, group, step, stamp=stamp)
+            work = work_of(mesh, step, stamp=stamp)
             losses[step] = engine.step(step, work).loss
     except (Cancelled, GroupError):
-        group.close()
+        mesh.close()
     held = engine.at_step
     others = replace(seat, rank=seat.rank - (seat.rank > VICTIM), size=seat.size - 1)
-    group = others.form(generation=seat.generation + 5 * 10**6)
+    mesh = others.mesh(generation=seat.generation + 5 * 10**6)
+    engine.form(mesh)
     stood = torch.zeros(others.size, dtype=torch.int64)
     stood[others.rank] = held
-    collectives.all_reduce_(group, stood)
+    collectives.all_reduce_(mesh.world, stood)
     newest = int(stood.max())
-    broadcast_state(engine, group, source=int(stood.argmax()), at_step=newest)
+    broadcast_state(engine, mesh.world, source=int(stood.argmax()), at_step=newest)
     assert newest - int(stood.min()) <= 1
-    losses |= train(engine, group)
-    group.close()
+    losses |= train(engine, mesh)
+    mesh.close()
     return held, losses, state_hash(engine)
 
 

@@ -4,10 +4,11 @@ import time
 
 import pytest
 import torch
-from small_engine import spec, state_hash, work_of
+from small_engine import spec, started, state_hash, work_of
 
 from remesh.parallel.engine import Engine
 from remesh.parallel.errors import CheckpointError, GroupError
+from remesh.parallel.mesh import Mesh
 from remesh.parallel.restore import broadcast_state
 from remesh.parallel.state.manifest import CheckpointRef
 from remesh.parallel.state.shards import decode_shard, encode_shard
@@ -15,19 +16,20 @@ from remesh.parallel.state.shards import decode_shard, encode_shard
 
 def join_late(seat):
     """Rank 1 trains three steps alone; then all join it and train one more."""
+    alone = Mesh.alone()
     engine = Engine(spec(4, 1))
+    engine.form(alone)
+    if seat.rank in (1, 2):
+        engine.reset()
     if seat.rank == 1:
-        engine.reset()
-        alone = seat.form_alone()
         for step in (1, 2, 3):
-            engine.step(step, work_of(engine, alone, step))
-    elif seat.rank == 2:
-        engine.reset()
-    group = seat.form()
-    broadcast_state(engine, group, source=1, at_step=3)
+            engine.step(step, work_of(alone, step))
+    mesh = seat.mesh()
+    engine.form(mesh)
+    broadcast_state(engine, mesh.world, source=1, at_step=3)
     joined = (engine.at_step, state_hash(engine))
-    result = engine.step(4, work_of(engine, group, 4))
-    group.close()
+    result = engine.step(4, work_of(mesh, 4))
+    mesh.close()
     return joined, result, state_hash(engine)
 
 
@@ -38,15 +40,14 @@ def test_ranks_without_state_or_with_an_old_one_take_a_peers(pool):
 
 
 def receive_half(seat):
-    engine = Engine(spec(4, 1))
-    engine.reset()
+    mesh = seat.mesh()
+    engine = started(mesh, spec(4, 1))
     engine.at_step = 5 if seat.rank < 2 else 4
-    group = seat.form()
     if seat.rank == 0:
         time.sleep(60)
     with contextlib.suppress(GroupError):
-        broadcast_state(engine, group, source=0, at_step=5)
-    group.close()
+        broadcast_state(engine, mesh.world, source=0, at_step=5)
+    mesh.close()
     return engine.at_step
 
 
@@ -58,8 +59,7 @@ def test_a_rank_whose_source_dies_holds_no_state_and_one_that_had_it_keeps_it(po
 
 
 def altered(change):
-    engine = Engine(spec(4, 1))
-    engine.reset()
+    engine = started(Mesh.alone(), spec(4, 1))
     tensors = dict(engine.state())
     change(tensors)
     return engine, tensors
@@ -87,12 +87,11 @@ def test_a_state_of_another_model_is_refused_before_anything_is_changed(change, 
 
 
 def test_a_state_survives_being_written_and_read():
-    engine = Engine(spec(4, 1))
-    engine.reset()
+    engine = started(Mesh.alone(), spec(4, 1))
     engine.optimizer.num_updates.fill_(7)
-    engine.optimizer.exp_avg.normal_()
+    engine.shard_state.shards[0].exp_avg.normal_()
     encoded = encode_shard(engine.state(), CheckpointRef(step=9, generation=2))
-    other = Engine(spec(4, 1))
+    other = started(Mesh.alone(), spec(4, 1))
     other.load(decode_shard(encoded)[1], 9)
     assert other.at_step == 9
     assert state_hash(other) == state_hash(engine)

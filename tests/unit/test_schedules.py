@@ -4,47 +4,64 @@ from remesh.parallel.errors import ScheduleError
 from remesh.parallel.schedules import (
     Backward,
     Forward,
+    KeepCompany,
+    Portion,
     Reduce,
     Step,
     Vote,
     check_schedule,
+    contiguous_portion,
     data_parallel_schedule,
+    streamed_portion,
 )
 
-LEAVES = range(2, 4)
+PORTION = Portion(leaves=range(2, 4))
 
 
 def schedule():
-    return list(data_parallel_schedule(LEAVES, 2))
+    return list(data_parallel_schedule(PORTION, 2))
 
 
-def test_a_rank_computes_its_leaves_in_order_and_reduces_each_once():
+def test_a_rank_computes_its_leaves_in_order_and_the_last_backward_ends_each():
     assert schedule() == [
         Forward(microbatch=4),
-        Backward(microbatch=4),
+        Backward(microbatch=4, leaf=2, ends_leaf=False),
         Forward(microbatch=5),
-        Backward(microbatch=5),
-        Reduce(leaf=2),
+        Backward(microbatch=5, leaf=2, ends_leaf=True),
         Forward(microbatch=6),
-        Backward(microbatch=6),
+        Backward(microbatch=6, leaf=3, ends_leaf=False),
         Forward(microbatch=7),
-        Backward(microbatch=7),
-        Reduce(leaf=3),
-        Reduce(leaf=None),
+        Backward(microbatch=7, leaf=3, ends_leaf=True),
+        Reduce(),
         Vote(),
         Step(),
     ]
 
 
-@pytest.mark.parametrize("leaves", [range(12), range(3, 3), range(5, 6)])
-def test_the_data_parallel_schedule_is_legal(leaves):
-    check_schedule(data_parallel_schedule(leaves, 3), leaves, 3)
+@pytest.mark.parametrize("leaves", [range(12), range(3, 3), range(5, 6), range(1, 9, 3)])
+@pytest.mark.parametrize("num_idle", [0, 1, 2])
+def test_the_data_parallel_schedule_is_legal(leaves, num_idle):
+    portion = Portion(leaves=leaves, num_idle=num_idle)
+    check_schedule(data_parallel_schedule(portion, 3), portion, 3)
+
+
+@pytest.mark.parametrize("choose", [contiguous_portion, streamed_portion])
+@pytest.mark.parametrize(("num_leaves", "dp"), [(12, 1), (12, 4), (7, 5), (3, 8), (8, 3)])
+def test_every_leaf_is_some_replicas_and_nobody_waits_for_a_message_that_does_not_come(
+    choose, num_leaves, dp
+):
+    portions = [choose(num_leaves, dp, position) for position in range(dp)]
+    assert sorted(leaf for p in portions for leaf in p.leaves) == list(range(num_leaves))
+    rounds = {len(portion.leaves) + portion.num_idle for portion in portions}
+    assert min(rounds) >= 1
+    if choose is streamed_portion:
+        assert len(rounds) == 1
 
 
 def test_forwards_may_run_ahead():
     operations = schedule()
     operations[1], operations[2] = operations[2], operations[1]
-    check_schedule(tuple(operations), LEAVES, 2)
+    check_schedule(tuple(operations), PORTION, 2)
 
 
 def swapped(first, second):
@@ -58,22 +75,31 @@ def swapped(first, second):
     [
         swapped(0, 1),  # backward before its forward
         swapped(1, 3),  # microbatches of a leaf in another order
-        swapped(3, 4),  # a leaf reduced before it is whole
-        swapped(9, 10),  # replicas added up before the last leaf
-        swapped(10, 11),  # a vote on a gradient that is not there
-        swapped(11, 12),  # an update that nobody voted for
+        swapped(3, 5),  # leaves in another order
+        swapped(7, 8),  # replicas added up before the last leaf
+        swapped(8, 9),  # a vote on a gradient that is not there
+        swapped(9, 10),  # an update that nobody voted for
     ],
 )
 def test_operations_out_of_order_are_found(broken):
     with pytest.raises(ScheduleError, match="comes before"):
-        check_schedule(broken, LEAVES, 2)
+        check_schedule(broken, PORTION, 2)
+
+
+def test_company_is_kept_after_the_own_leaves():
+    portion = Portion(leaves=range(1), num_idle=1)
+    operations = list(data_parallel_schedule(portion, 1))
+    assert operations[2] == KeepCompany(number=0)
+    operations[1], operations[2] = operations[2], operations[1]
+    with pytest.raises(ScheduleError, match="comes before"):
+        check_schedule(tuple(operations), portion, 1)
 
 
 def test_missing_doubled_and_foreign_operations_are_found():
     operations = schedule()
     with pytest.raises(ScheduleError, match=r"Forward\(microbatch=4\) comes 0 times, not 1"):
-        check_schedule(tuple(operations[1:]), LEAVES, 2)
+        check_schedule(tuple(operations[1:]), PORTION, 2)
     with pytest.raises(ScheduleError, match=r"Step\(version=0\) comes 2 times, not 1"):
-        check_schedule((*operations, Step()), LEAVES, 2)
+        check_schedule((*operations, Step()), PORTION, 2)
     with pytest.raises(ScheduleError, match=r"Forward\(microbatch=9\) comes 1 times, not 0"):
-        check_schedule((Forward(microbatch=9), *operations), LEAVES, 2)
+        check_schedule((Forward(microbatch=9), *operations), PORTION, 2)

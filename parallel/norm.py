@@ -1,0 +1,55 @@
+"""The norm of a gradient that lies in shards on many ranks, each parameter counted once."""
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.collectives import all_reduce_
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.optim.clip import SquareSum, chunk_sums, largest_of, square_sum
+from remesh.parallel.pieces import CHUNK
+from remesh.parallel.shard_state import ShardState
+
+
+class GradientNorm:
+    """Which chunks this rank counts, and how large a unit all ranks count in.
+
+    Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
+    replicas of a shard the first one. A rank that holds the whole gradient needs no other.
+    """
+
+    def __init__(self, state: ShardState, mesh: Mesh) -> None:
+        self._world = mesh.world
+        self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
+        self._counted = [_counted(state, bucket, mesh) for bucket in range(len(state.buckets))]
+        self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
+        self.counts = self.is_spread and mesh.replica.rank == 0
+
+    def measure(self, gradients: list[Tensor]) -> SquareSum:
+        """The sum of squares of what this rank counts; not a finite one where any rank has none.
+
+        Raises: Cancelled, GroupError.
+        """
+        parts = [
+            chunk_sums(gradient) if counted is None else chunk_sums(gradient)[counted]
+            for gradient, counted in zip(gradients, self._counted, strict=True)
+        ]
+        sums = torch.cat(parts)
+        largest = largest_of(sums)
+        if self.is_spread:
+            message = torch.tensor([largest], dtype=torch.float64)
+            all_reduce_(self._world, message, "max")
+            largest = float(message)
+        return square_sum(sums, largest, self._num_chunks)
+
+
+def _counted(state: ShardState, bucket: int, mesh: Mesh) -> Tensor | None:
+    """A mask over the chunks of the own shard, None where all are counted."""
+    if mesh.tensor.size == 1:
+        return None
+    owned = state.owned(bucket)
+    mask = torch.zeros(state.shards[bucket].values.numel() // CHUNK, dtype=torch.bool)
+    for name, place in state.buckets[bucket].plan.places.items():
+        start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
+        if start < stop and state.shares[name].holders[0] == mesh.tensor.rank:
+            mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
+    return mask.to(state.shards[bucket].values.device)

@@ -1,0 +1,77 @@
+"""What a rank computes, as values: all that a step depends on besides the data and the mesh."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.lr import LrCurve
+
+BUCKET_BYTES = 25 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Types of working weights and activations, of summed gradients, and of the state."""
+
+    compute: torch.dtype = torch.float32
+    gradient: torch.dtype = torch.float32
+    master: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZeroSpec:
+    """What replicas share out. Source: Rajbhandari et al. 2019 (arXiv:1910.02054).
+
+    Stage 1 shards the optimizer and the master weights, 2 the gradients too, 3 the working weights
+    too. `group` replicas share one copy, 0 stands for all of them. A bucket has up to
+    `bucket_bytes` of gradients. `keep_gathered` keeps stage 3's weights from their first use in a
+    step to its update.
+    """
+
+    stage: int = 0
+    group: int = 0
+    bucket_bytes: int = BUCKET_BYTES
+    keep_gathered: bool = False
+
+    def shard_size(self, dp: int) -> int:
+        """How many replicas hold one copy of the state together, of `dp`."""
+        return (self.group or dp) if self.stage else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What backward computes again instead of keeping it, in every `every`-th layer.
+
+    "attention" is the core attention; "full" keeps a layer's input only.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 5.
+    """
+
+    mode: Literal["none", "attention", "full"] = "none"
+    every: int = 1
+
+    def layers(self, mode: str, num_layers: int) -> range:
+        """The layers that this mode applies to."""
+        return range(0, num_layers if mode == self.mode else 0, self.every)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """`microbatch` is in sequences. `same_bits` adds gradients in an order that no dp changes."""
+
+    model: ModelConfig
+    seed: int
+    num_leaves: int
+    microbatches_per_leaf: int
+    microbatch: int
+    lr: LrCurve
+    adamw: AdamWConfig
+    clip: float
+    z_loss: float = 0.0
+    precision: Precision = field(default_factory=Precision)
+    zero: ZeroSpec = field(default_factory=ZeroSpec)
+    recompute: Recompute = field(default_factory=Recompute)
+    sequence: bool = False
+    same_bits: bool = True

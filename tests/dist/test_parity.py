@@ -1,0 +1,219 @@
+"""Every way of sharing a step out, against one fp64 process that sees the whole batch at once."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from small_engine import filler, spec, started, work_of
+
+from remesh.parallel.layout import Layout
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.model.transformer import Transformer
+from remesh.parallel.shard_state import box
+from remesh.parallel.spec import Precision, Recompute, ZeroSpec
+
+FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
+NUM_STEPS = 5
+Z_LOSS = 1e-3
+SIZES = {
+    "num_layers": 3,
+    "width": 32,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "ffn_width": 48,
+    "vocab_size": 61,
+    "seq_len": 20,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`model`, `zero` and `recompute` are what differs from the defaults."""
+
+    layout: Layout
+    model: dict = field(default_factory=dict)
+    zero: ZeroSpec = field(default_factory=ZeroSpec)
+    recompute: Recompute = field(default_factory=Recompute)
+    sequence: bool = False
+    same_bits: bool = True
+    num_leaves: int = 8
+    microbatches_per_leaf: int = 1
+
+    @property
+    def spec(self):
+        return spec(
+            self.num_leaves,
+            self.microbatches_per_leaf,
+            model=ModelConfig(**{**SIZES, **self.model}),
+            z_loss=Z_LOSS,
+            precision=FP64,
+            zero=self.zero,
+            recompute=self.recompute,
+            sequence=self.sequence,
+            same_bits=self.same_bits,
+        )
+
+
+SMALL = 1 << 14  # bytes: a bucket a block
+OTHER_MODEL = {
+    "norm": "layer",
+    "positions": "learned",
+    "activation": "gelu",
+    "bias": True,
+    "tied": True,
+}
+
+
+def zero(stage, **more):
+    return ZeroSpec(stage=stage, **{"bucket_bytes": SMALL, **more})
+
+
+CASES = {
+    "dp3": Case(layout=Layout(dp=3)),
+    "dp3 small buckets": Case(layout=Layout(dp=3), zero=zero(0)),
+    "dp3 plain": Case(layout=Layout(dp=3), zero=zero(0), same_bits=False),
+    "tp2": Case(layout=Layout(tp=2)),
+    "tp4": Case(layout=Layout(tp=4)),
+    "tp2 sp": Case(layout=Layout(tp=2), sequence=True),
+    "tp4 sp": Case(layout=Layout(tp=4), sequence=True),
+    "tp2 sp other model": Case(layout=Layout(tp=2), sequence=True, model=OTHER_MODEL),
+    "tp4 sp qk-norm": Case(layout=Layout(tp=4), sequence=True, model={"qk_norm": True}),
+    **{f"zero{k}": Case(layout=Layout(dp=4), zero=zero(k)) for k in (1, 2, 3)},
+    **{
+        f"zero{k} plain": Case(layout=Layout(dp=3), zero=zero(k), same_bits=False)
+        for k in (1, 2, 3)
+    },
+    "zero3 kept": Case(layout=Layout(dp=3), zero=zero(3, keep_gathered=True)),
+    "zero3 one bucket": Case(layout=Layout(dp=2), zero=ZeroSpec(stage=3)),
+    "zero3 tied": Case(layout=Layout(dp=3), zero=zero(3), model=OTHER_MODEL),
+    **{f"hybrid 2x2 zero{k}": Case(layout=Layout(dp=4), zero=zero(k, group=2)) for k in (1, 2, 3)},
+    "hybrid 2x2 plain": Case(layout=Layout(dp=4), zero=zero(3, group=2), same_bits=False),
+    "tp2 zero3": Case(layout=Layout(dp=2, tp=2), zero=zero(3), sequence=True),
+    "hybrid tp2": Case(layout=Layout(dp=4, tp=2), zero=zero(3, group=2), model={"tied": True}),
+    "tp2 zero1": Case(layout=Layout(dp=2, tp=2), zero=zero(1), model={"qk_norm": True}),
+    "uneven": Case(layout=Layout(dp=5), num_leaves=7, microbatches_per_leaf=2),
+    "uneven zero3": Case(layout=Layout(dp=5), num_leaves=7, zero=zero(3), microbatches_per_leaf=2),
+    "uneven plain": Case(layout=Layout(dp=5), num_leaves=7, zero=zero(2), same_bits=False),
+    **{
+        f"recompute {mode} zero3": Case(
+            layout=Layout(dp=2), zero=zero(3), recompute=Recompute(mode=mode, every=every)
+        )
+        for mode, every in (("attention", 1), ("full", 1), ("full", 2))
+    },
+    "recompute tp2 sp": Case(layout=Layout(tp=2), sequence=True, recompute=Recompute(mode="full")),
+    **{
+        f"{name} dp2 tp2": Case(layout=Layout(dp=2, tp=2), model={name: value})
+        for name, value in (*OTHER_MODEL.items(), ("qk_norm", True), ("num_kv_heads", 4))
+    },
+}
+
+
+def train(seat, case):
+    """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
+    torch.set_num_threads(1)
+    mesh = seat.mesh(case.layout, case.zero.shard_size(case.layout.dp))
+    engine = started(mesh, case.spec)
+    results = [engine.step(1, work_of(mesh, 1))]
+    first_moment = boxes(engine, "exp_avg.")
+    results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
+    mesh.close()
+    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.adamw.beta1)
+    return results, [(n, b, t / scale) for n, b, t in first_moment], boxes(engine, "")
+
+
+def clip_of(norm):
+    return min(1.0, 0.5 / norm)
+
+
+def boxes(engine, prefix):
+    names = {prefix + name for name in engine.shard_state.shapes}
+    return [
+        (fragment.name.removeprefix(prefix), box(fragment), tensor.clone())
+        for fragment, tensor in engine.fragments()
+        if fragment.name in names
+    ]
+
+
+class Oracle:
+    """The same steps with torch alone, in one process."""
+
+    def __init__(self, case):
+        self.case = case
+        config = case.spec.model
+        self.model = Transformer(config, z_loss=Z_LOSS).double()
+        self.model.reset(7)
+        self.named = dict(self.model.named_parameters())
+        groups = [
+            {"params": [p for p in self.named.values() if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in self.named.values() if p.ndim == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+
+    def step(self, number, lr):
+        """Cross-entropy and gradient norm."""
+        case = self.case
+        size = 2 * case.num_leaves * case.microbatches_per_leaf
+        batch = np.empty((size, case.spec.model.seq_len + 1), dtype=np.uint16)
+        filler(number)(0, batch)
+        tokens = torch.from_numpy(batch.astype(np.int64))
+        losses = self.model.loss(self.run(tokens[:, :-1]), tokens[:, 1:])
+        self.optimizer.zero_grad()
+        (losses.objective / losses.num_tokens).backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.named.values()]).item()
+        self.gradients = {name: p.grad.clone() for name, p in self.named.items()}
+        for parameter in self.named.values():
+            parameter.grad.mul_(clip_of(norm))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        return losses.cross_entropy.item() / losses.num_tokens, norm
+
+    def run(self, tokens_BT):
+        x_BTC = self.model.embed(tokens_BT)
+        for layer in self.model.layers:
+            x_BTC = layer(x_BTC)
+        return x_BTC
+
+
+def largest_error(parts, expected):
+    """Of each tensor, relative to its largest value.
+
+    Without positions in the keys, a bias of theirs has no effect: its gradient is 0 but for noise.
+    """
+    largest = {name: tensor.abs().max() for name, tensor in expected.items()}
+    noise = 1e-5 * max(largest.values())
+    return max(
+        ((tensor - expected[name][where]).abs().max() / max(largest[name], noise)).item()
+        for name, where, tensor in parts
+    )
+
+
+def covered(outcomes, expected):
+    """Whether the ranks' boxes hold every element of every tensor."""
+    seen = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in expected.items()}
+    for parts in outcomes:
+        for name, where, _ in parts:
+            seen[name][where] = True
+    return all(mask.all() for mask in seen.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
+    case = CASES[name]
+    outcomes = pool.run(train, case.layout.world_size, case)
+    oracle = Oracle(case)
+    gradients = None
+    for number, result in enumerate(outcomes[0][0], start=1):
+        loss, norm = oracle.step(number, result.lr)
+        gradients = gradients or oracle.gradients
+        assert result.applied
+        assert result.loss == pytest.approx(loss, rel=1e-7, abs=1e-7)  # in units of 2^-24 nat
+        assert math.isclose(result.grad_norm, norm, rel_tol=1e-10)
+    parameters = {name: p.detach() for name, p in oracle.named.items()}
+    for results, gradient, state in outcomes:
+        assert results == outcomes[0][0]
+        assert largest_error(gradient, gradients) < 1e-10
+        assert largest_error(state, parameters) < 1e-9
+    assert covered([state for *_, state in outcomes], parameters)

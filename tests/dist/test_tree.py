@@ -1,0 +1,163 @@
+"""Sums of leaf gradients: the same bits whoever adds them, at every stage of sharing them out."""
+
+import pytest
+import torch
+
+from remesh.parallel import collectives
+from remesh.parallel.layout import Layout
+from remesh.parallel.leaves import deal
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.pieces import Pieces
+from remesh.parallel.plain_sum import PlainSum, StreamedPlainSum
+from remesh.parallel.schedules import contiguous_portion, streamed_portion
+from remesh.parallel.tree import StreamedTreeSum, TreeSum
+from remesh.parallel.workspace import Workspace
+
+CPU = torch.device("cpu")
+
+
+def leaf_gradients(num_leaves, size):
+    """Values of very different sizes, so that any other order of additions shows."""
+    generator = torch.Generator().manual_seed(num_leaves)
+    scales = 10.0 ** torch.randint(-6, 7, (num_leaves, 1), generator=generator)
+    return torch.randn(num_leaves, size, generator=generator) * scales
+
+
+def add_up(seat, kind, num_leaves, size, num_shards):
+    """The rank's shard without padding, twice: the second time in used buffers."""
+    mesh = seat.mesh(Layout(dp=seat.size), num_shards)
+    gradients = leaf_gradients(num_leaves, size)
+    pieces = Pieces(size=size, num_shards=num_shards, num_replicas=seat.size // num_shards)
+    gradient_sum = kind(pieces, num_leaves, mesh, Workspace(CPU), torch.float32)
+    streams = kind in (StreamedTreeSum, StreamedPlainSum)
+    choose = streamed_portion if streams else contiguous_portion
+    portion = choose(num_leaves, seat.size, seat.rank)
+    totals = []
+    for _ in range(2):
+        for leaf in [*portion.leaves, *[None] * portion.num_idle]:
+            buffer = None if leaf is None else gradient_sum.take()
+            if leaf is not None:
+                buffer[:size] += gradients[leaf]
+            if gradient_sum.add(leaf, buffer):
+                gradient_sum.advance()
+        owned = pieces.shard(mesh.shard.rank)
+        totals.append(gradient_sum.total()[: len(owned)].clone())
+        gradient_sum.clear()
+    mesh.close()
+    assert torch.equal(*totals)
+    return mesh.shard.rank, totals[0]
+
+
+def put_together(outcomes):
+    """The whole sum, after a check that the replicas of a shard agree."""
+    shards = {}
+    for shard, total in outcomes:
+        assert torch.equal(shards.setdefault(shard, total), total)
+    return torch.cat([shards[number] for number in sorted(shards)])
+
+
+@pytest.mark.parametrize(("num_leaves", "size"), [(12, 64 * 37), (8, 64), (5, 64 * 3), (2, 128)])
+def test_the_tree_has_the_same_bits_at_every_number_of_ranks(pool, num_leaves, size):
+    [(_, expected)] = pool.run(add_up, 1, TreeSum, num_leaves, size, 1)
+    gradients = leaf_gradients(num_leaves, size)
+    torch.testing.assert_close(expected, gradients.double().sum(0).float(), rtol=1e-5, atol=1.0)
+    for ranks in (2, 3, 4, 5, 7, 8):
+        for kind in (TreeSum, StreamedTreeSum):
+            for num_shards in {1, ranks} if kind is TreeSum else {ranks}:
+                outcomes = pool.run(add_up, ranks, kind, num_leaves, size, num_shards)
+                assert torch.equal(put_together(outcomes), expected), (ranks, kind, num_shards)
+
+
+@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize(("ranks", "num_shards"), [(4, 2), (6, 2), (6, 3), (8, 4)])
+def test_so_it_has_under_hybrid_sharding(pool, kind, ranks, num_shards):
+    [(_, expected)] = pool.run(add_up, 1, TreeSum, 7, 64 * 9, 1)
+    outcomes = pool.run(add_up, ranks, kind, 7, 64 * 9, num_shards)
+    assert torch.equal(put_together(outcomes), expected)
+
+
+@pytest.mark.parametrize("kind", [PlainSum, StreamedPlainSum])
+@pytest.mark.parametrize(("ranks", "num_shards"), [(1, 1), (3, 1), (3, 3), (4, 2), (5, 5)])
+def test_plain_sums_are_sums(pool, kind, ranks, num_shards):
+    if kind is StreamedPlainSum and num_shards == 1 < ranks:
+        return  # nobody streams what all keep
+    outcomes = pool.run(add_up, ranks, kind, 4, 64 * 5, num_shards)
+    expected = leaf_gradients(4, 64 * 5).double().sum(0).float()
+    torch.testing.assert_close(put_together(outcomes), expected, rtol=1e-4, atol=1.0)
+
+
+def test_a_plain_all_reduce_has_other_bits_at_every_number_of_ranks(pool):
+    """The reason for the tree: should this ever pass, the tree could go."""
+    sums = [
+        put_together(pool.run(add_up, n, PlainSum, 12, 64 * 37, 1)) for n in (1, 2, 3, 4)
+    ]
+    assert not all(torch.equal(total, sums[0]) for total in sums)
+
+
+def average(seat, kind, num_shards):
+    mesh = seat.mesh(Layout(dp=4), num_shards)
+    pieces = Pieces(size=64, num_shards=num_shards, num_replicas=4 // num_shards)
+    gradient_sum = kind(pieces, 4, mesh, Workspace(CPU), torch.float32)
+    gradient_sum.add(seat.rank, gradient_sum.take().fill_(2.0 * (seat.rank + 1)))
+    gradient_sum.advance()
+    owned = len(pieces.shard(mesh.shard.rank))
+    mean = (gradient_sum.total()[:owned] / 4).tolist()
+    mesh.close()
+    return mean
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_shards"), [(TreeSum, 1), (PlainSum, 1), (StreamedTreeSum, 4), (TreeSum, 2)]
+)
+def test_gradients_of_2_4_6_and_8_average_to_5(pool, kind, num_shards):
+    means = pool.run(average, 4, kind, num_shards)
+    assert {value for mean in means for value in mean} == {5.0}
+
+
+@pytest.mark.parametrize(("num_leaves", "limit"), [(64, 7), (48, 7), (1, 1)])
+def test_few_buffers_live_at_a_time(num_leaves, limit):
+    pieces = Pieces(size=64, num_shards=1, num_replicas=1)
+    tree = TreeSum(pieces, num_leaves, Mesh.alone(), Workspace(CPU), torch.float32)
+    taken = set()
+    for leaf in deal(num_leaves, 1)[0]:
+        buffer = tree.take()
+        taken.add(buffer.data_ptr())
+        tree.add(leaf, buffer)
+    assert len(taken) <= limit
+
+
+def send(seat, kind, num_shards):
+    """Bytes that a sum of one leaf a rank sends."""
+    mesh = seat.mesh(Layout(dp=seat.size), num_shards)
+    pieces = Pieces(size=6400, num_shards=num_shards, num_replicas=seat.size // num_shards)
+    gradient_sum = kind(pieces, seat.size, mesh, Workspace(CPU), torch.float32)
+    gradient_sum.add(seat.rank, gradient_sum.take())
+    gradient_sum.advance()
+    gradient_sum.total()
+    mesh.close()
+    return mesh.bytes_sent
+
+
+@pytest.mark.parametrize("kind", [TreeSum, PlainSum])
+def test_a_sum_sends_what_an_all_reduce_sends_and_half_of_it_where_it_ends_in_shards(pool, kind):
+    for ranks in (2, 4):
+        part = 4 * 6400 * (ranks - 1) // ranks
+        assert set(pool.run(send, ranks, kind, 1)) == {2 * part}
+        assert set(pool.run(send, ranks, kind, ranks)) == {part}
+
+
+def reduce_scatter(seat):
+    group = seat.form()
+    parts = torch.arange(2.0 * seat.size) * (seat.rank + 1)
+    out = torch.empty(2)
+    collectives.reduce_scatter(group, out, parts)
+    largest = torch.tensor([float(seat.rank), -float(seat.rank)])
+    collectives.all_reduce_(group, largest, "max")
+    group.close()
+    return out.tolist(), largest.tolist()
+
+
+def test_reduce_scatter_and_the_maximum(pool):
+    for rank, (part, largest) in enumerate(pool.run(reduce_scatter, 3)):
+        assert part == [6.0 * (2 * rank), 6.0 * (2 * rank + 1)]
+        assert largest == [2.0, 0.0]
