@@ -40,7 +40,8 @@ def cross_entropy_(
 ) -> Losses:
     """What `summed_cross_entropy` gives for the whole vocabulary, the same bits on every rank.
 
-    Uses the logits up: they are the largest tensor of a step, and no second one is made of them.
+    Uses fp32 and fp64 logits up, so that the largest tensor of a step exists once; narrower ones
+    are widened into a second tensor.
     """
     arguments = group, logits_BTV, targets_BT, rows, z_loss
     objective, cross_entropy = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
