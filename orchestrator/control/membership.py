@@ -89,8 +89,9 @@ class Roster:
     """Living nodes and workers by name. Names of workers are never used twice.
 
     What is counted are slots, workers and nodes in use; ready are warm workers, and nodes with one.
-    `num_groups` and `num_slot_groups` are the groups of `tp` ready workers, or of slots, that have
-    room on one node each. `spare` and `leaving` name the nodes in that state, longest there first.
+    `num_groups`, `num_filled` and `num_slot_groups` are the groups of `tp` ready workers, of any
+    workers, and of slots, on one node each. `spare` and `leaving` name the nodes in that state,
+    longest there first.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -101,6 +102,7 @@ class Roster:
     num_slot_groups: int = 0
     num_ready: int = 0
     num_groups: int = 0
+    num_filled: int = 0
     num_used: int = 0
     num_ready_nodes: int = 0
     spare: dict[str, None] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class Roster:
         node.next_slot = max(node.next_slot, slot + 1)
         worker = Worker(name=f"worker-{number}", node=node_name, number=number, slot=slot)
         self.next_number += 1
-        node.num_workers += 1
+        self._count_worker(node, 1)
         self.workers[worker.name] = worker
         self.counts[worker.state] += 1
         return worker
@@ -164,18 +166,17 @@ class Roster:
         self._count_ready(worker, -(worker.state in READY))
         if worker.node in self.nodes:
             node = self.nodes[worker.node]
-            node.num_workers -= 1
+            self._count_worker(node, -1)
             heapq.heappush(node.free_slots, worker.slot)
 
-    def places(self, wanted: int) -> list[str]:
-        """Nodes for new workers until `wanted` live. One that is being ended still fills a slot."""
-        away = [w for w in self.workers.values() if w.node in self.leaving] if self.leaving else []
-        here = len(self.workers) - len(away)
-        missing = min(wanted, self.num_slots) - here
-        missing += self.counts[WorkerState.ENDING]
-        missing -= sum(worker.state is WorkerState.ENDING for worker in away)
-        missing = min(missing, self.num_slots - here)
-        if missing <= 0:
+    def places(self, wanted: int, spares: int = 0) -> list[str]:
+        """Nodes for new workers until `wanted` live, in whole tp groups, and `spares` beside them.
+
+        A worker on a node that has no room for a group is a spare at best.
+        """
+        missing = self._missing(wanted + spares)
+        groups = min(wanted // self.tp, self.num_slot_groups) - self.num_filled
+        if missing <= 0 and groups <= 0:
             return []
         free = [
             (*self._need(node.num_workers, node.slots), not node.head, node.name, node.slots)
@@ -184,9 +185,13 @@ class Roster:
         ]
         heapq.heapify(free)
         chosen = []
-        for _ in range(missing):
-            *_, num_workers, not_head, name, slots = heapq.heappop(free)
+        while free and (missing > 0 or groups > 0):
+            useless, _, num_workers, not_head, name, slots = heapq.heappop(free)
+            if useless and missing <= 0:
+                break
             chosen.append(name)
+            missing -= 1
+            groups -= (num_workers + 1) % self.tp == 0
             if num_workers + 1 < slots:
                 need = self._need(num_workers + 1, slots)
                 heapq.heappush(free, (*need, not_head, name, slots))
@@ -217,6 +222,19 @@ class Roster:
         ordered.sort(key=lambda entry: entry[:5])
         return [entry[5] for entry in ordered]
 
+    def _missing(self, wanted: int) -> int:
+        """Workers until `wanted` live. One that is being ended still fills a slot.
+
+        In its place another is started elsewhere at once; one for a tp group has to wait for it.
+        """
+        away = [w for w in self.workers.values() if w.node in self.leaving] if self.leaving else []
+        here = len(self.workers) - len(away)
+        missing = min(wanted, self.num_slots) - here
+        if self.tp == 1:
+            missing += self.counts[WorkerState.ENDING]
+            missing -= sum(worker.state is WorkerState.ENDING for worker in away)
+        return min(missing, self.num_slots - here)
+
     def in_state(self, state: WorkerState) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.state is state]
 
@@ -226,10 +244,10 @@ class Roster:
         index = worker.slot if worker.device is None else worker.device
         return Device(node=node.name, index=index, domain=node.domain, head=node.head)
 
-    def _need(self, num_workers: int, slots: int) -> tuple[bool, bool, int]:
-        """Where a worker is wanted most comes first: where it helps to complete a tp group."""
-        useless = (num_workers // self.tp + 1) * self.tp > slots
-        return (useless, num_workers % self.tp == 0, num_workers)
+    def _need(self, num_workers: int, slots: int) -> tuple[bool, int, int]:
+        """Where a worker is wanted most comes first: where fewest are missing of a tp group."""
+        missing = self.tp - num_workers % self.tp
+        return (num_workers + missing > slots, missing, num_workers)
 
     def _count(self, node: Node, sign: int) -> None:
         """Take a node into account in its present state, or out of it."""
@@ -238,6 +256,7 @@ class Roster:
             self.num_slot_groups += sign * (node.slots // self.tp)
             self.num_ready += sign * node.num_ready
             self.num_groups += sign * (node.num_ready // self.tp)
+            self.num_filled += sign * (node.num_workers // self.tp)
             self.num_used += sign
             self.num_ready_nodes += sign * (node.num_ready > 0)
         for state, names in ((NodeState.SPARE, self.spare), (NodeState.LEAVING, self.leaving)):
@@ -245,6 +264,12 @@ class Roster:
                 names[node.name] = None
             elif node.state is state:
                 del names[node.name]
+
+    def _count_worker(self, node: Node, change: int) -> None:
+        before = node.num_workers
+        node.num_workers += change
+        if node.state is NodeState.USED:
+            self.num_filled += node.num_workers // self.tp - before // self.tp
 
     def _count_ready(self, worker: Worker, change: int) -> None:
         node = self.nodes.get(worker.node)

@@ -28,7 +28,7 @@ def refill(turn: Turn) -> None:
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
-    for node in state.roster.places(options.shape.largest + options.spares):
+    for node in state.roster.places(options.shape.largest, options.spares):
         worker = state.roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
         turn.do(StartWorker(worker=worker.name, node=node))

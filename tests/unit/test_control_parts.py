@@ -93,8 +93,8 @@ def test_generations_that_break_before_a_step_count_every_third_time():
     assert "forming timed out" in budget.cause
 
 
-def roster(*nodes):
-    found = Roster()
+def roster(*nodes, tp=1):
+    found = Roster(tp=tp)
     for name, slots in nodes:
         found.add_node(Node(name=name, slots=slots, domain="", head=name == "head"))
     return found
@@ -120,6 +120,35 @@ def test_a_worker_that_is_being_ended_still_fills_its_slot():
     assert found.places(2) == []
     found.remove(found.workers["worker-0"])
     assert found.places(2) == ["head"]
+
+
+def test_workers_complete_a_group_before_they_begin_another():
+    found = roster(("b", 4), ("c", 4), ("head", 2), tp=4)
+    assert found.places(8) == ["b"] * 4 + ["c"] * 4
+    start_all(found, 4)
+    assert found.places(4, spares=1) == ["c"]
+    for name in ("worker-0", "worker-1"):
+        found.remove(found.workers[name])
+    found.move(found.start("c"), WorkerState.IDLE)
+    found.move(found.start("c"), WorkerState.IDLE)
+    assert found.places(4) == ["b", "b"]
+
+
+def test_a_worker_where_no_group_has_room_is_no_member():
+    found = roster(("head", 2), tp=4)
+    start_all(found, 4)
+    assert found.num_filled == 0
+    found.add_node(Node(name="b", slots=4, domain="", head=False))
+    assert found.places(4) == ["b"] * 4
+
+
+def test_a_group_waits_for_the_slot_of_the_one_that_is_being_ended():
+    found = roster(("a", 2), ("b", 2), tp=2)
+    start_all(found, 2)
+    found.move(found.workers["worker-0"], WorkerState.ENDING)
+    assert found.places(2) == []
+    found.remove(found.workers["worker-0"])
+    assert found.places(2) == ["a"]
 
 
 def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
