@@ -13,7 +13,7 @@ import heapq
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import xxhash
@@ -126,37 +126,30 @@ def in_file_order(fragments: Iterable[Fragment]) -> list[Fragment]:
 
 def lay_out(ref: CheckpointRef, fragments: Sequence[Fragment]) -> tuple[bytes, ShardHeader]:
     """The first bytes of the file that holds these fragments in this order, hashes left blank."""
-    blank = []
+    parts = []
     at = 0
     for fragment in fragments:
         size_bytes = fragment.num_elements * DTYPES[fragment.dtype][1]
         chunk_bytes = _chunk_bytes(size_bytes)
-        digests = bytes(_DIGEST_BYTES * -(-size_bytes // chunk_bytes))
-        blank.append(
-            Part(
-                fragment=fragment,
-                start=at,
-                size_bytes=size_bytes,
-                chunk_bytes=chunk_bytes,
-                digests=digests,
-            )
+        part = Part(
+            fragment=fragment,
+            start=at,
+            size_bytes=size_bytes,
+            chunk_bytes=chunk_bytes,
+            digests=bytes(_DIGEST_BYTES * -(-size_bytes // chunk_bytes)),
         )
-        at += size_bytes
-    encoded = _encode(ref, blank, 0)
-    return encoded, header_of(encoded, size_bytes=len(encoded) + at)
+        parts.append(part)
+        at = part.end
+    encoded = _encode(ref, parts, 0)
+    parts = [replace(part, start=len(encoded) + part.start) for part in parts]
+    return encoded, ShardHeader(ref=ref, parts=tuple(parts), size_bytes=len(encoded) + at)
 
 
 def sealed(header: ShardHeader, file: memoryview) -> bytes:
     """The first bytes of the file again, of the same length, with the hashes of its tensors."""
     data_start = header.size_bytes - sum(part.size_bytes for part in header.parts)
     parts = [
-        Part(
-            fragment=part.fragment,
-            start=part.start,
-            size_bytes=part.size_bytes,
-            chunk_bytes=part.chunk_bytes,
-            digests=part.chunk_digests(file[part.start : part.end]),
-        )
+        replace(part, digests=part.chunk_digests(file[part.start : part.end]))
         for part in header.parts
     ]
     encoded = _encode(header.ref, parts, data_start)
@@ -220,7 +213,11 @@ def _chunk_bytes(size_bytes: int) -> int:
 def _encode(ref: CheckpointRef, parts: Sequence[Part], data_start: int) -> bytes:
     told = [
         {
-            **asdict(part.fragment),
+            "name": part.fragment.name,
+            "global_shape": part.fragment.global_shape,
+            "offsets": part.fragment.offsets,
+            "sizes": part.fragment.sizes,
+            "dtype": part.fragment.dtype,
             "chunk_bytes": part.chunk_bytes,
             "digests": base64.b64encode(part.digests).decode(),
         }
