@@ -8,7 +8,7 @@ import fsspec
 
 from remesh.actors.storage import LocalStorage
 from remesh.actors.storage_patience import Patience
-from remesh.actors.storage_remote import RemoteStorage
+from remesh.actors.storage_remote import OBJECT_STORES, RemoteStorage
 from remesh.orchestrator.errors import UserError
 from remesh.parallel.state.storage import Storage
 
@@ -31,8 +31,12 @@ def open_storage(url: str, patience: Patience | None = None) -> Storage:
     if parts.scheme in ("file", "local"):
         return LocalStorage(Path(unquote(parts.path)))
     if parts.password:
-        raise UserError(f"{parts.scheme}://{parts.hostname}: a URL is written to logs and may hold "
-                        "no password; give credentials by the environment")  # fmt: skip
+        raise UserError(
+            f"{parts.scheme}://{parts.hostname}: a URL is written to logs and may hold no "
+            "password; give credentials by the environment"
+        )
+    if parts.scheme in OBJECT_STORES and not parts.netloc:
+        raise UserError(f"{url}: names no bucket; write {parts.scheme}://BUCKET/FOLDER")
     options: dict[str, Any] = dict(parse_qsl(parts.query))
     place = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme in ("s3", "s3a"):

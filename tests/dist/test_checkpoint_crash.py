@@ -1,10 +1,11 @@
 """A crash at every operation of a save: at every moment one complete checkpoint exists."""
 
 import pytest
-from small_checkpoint import newest_state, save, write
+from small_checkpoint import manifest_of, newest_state, save, write
 
-from remesh.parallel.state.checkpoint import committed, prune
+from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.retention import Retention
 
 
 class Crash(Exception):  # noqa: N818 - it stands for the end of a process
@@ -121,6 +122,52 @@ def test_a_damaged_checkpoint_does_not_count_among_the_kept():
     del storage.blobs[victim]
     prune(storage, keep=1)
     assert steps(storage) == [(30, 1), (20, 1)]
+
+
+def rated(storage, losses):
+    for step, loss in losses.items():
+        ref = CheckpointRef(step=step, generation=1)
+        commit(storage, manifest_of(ref, write(storage, ref), metrics={"loss": loss}))
+
+
+def test_the_best_every_nth_and_a_way_back_stay_beside_the_last():
+    storage = MemoryStorage()
+    rated(storage, dict.fromkeys(range(20, 301, 20), 5.0) | {60: 1.0})
+    storage.put("step-00000020.gen-1/notes.txt", b"mine")
+    prune(storage, Retention(last=2, every=100, best=1))
+    assert [step for step, _ in steps(storage)] == [300, 280, 260, 200, 160, 100, 60]
+    assert storage.get("step-00000020.gen-1/notes.txt") == b"mine"
+
+
+def test_the_last_good_one_stays_though_all_that_are_newer_or_better_are_damaged():
+    storage = MemoryStorage()
+    rated(storage, {10: 9.0, 20: 1.0, 30: 2.0, 40: 3.0})
+    for path in storage.list("step-"):
+        if "00010" not in path and path.endswith("rank-0-of-3.safetensors"):
+            storage.blobs[path] = storage.blobs[path][:-1]
+    prune(storage, Retention(last=1, best=1, way_back=False))
+    assert (10, 1) in steps(storage)
+
+
+def test_a_crash_at_any_operation_of_a_removal_leaves_the_last_good_one_and_whole_ones():
+    number, died = 0, True
+    while died:
+        storage = MemoryStorage()
+        rated(storage, {10: 1.0, 20: 2.0, 30: 3.0})
+        number += 1
+        storage.crash_at = storage.num_operations + number
+        try:
+            prune(storage, Retention(last=1, best=1, way_back=False))
+            died = False
+        except Crash:
+            pass
+        storage.crash_at = None
+        assert newest_state(storage) == 30
+        for step, generation in steps(storage):
+            ref = CheckpointRef(step=step, generation=generation)
+            assert len(storage.list(f"{ref.name}/")) == 4
+    assert steps(storage) == [(30, 1), (10, 1)]
+    assert number > 10
 
 
 def test_a_protected_checkpoint_stays():

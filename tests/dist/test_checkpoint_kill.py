@@ -6,41 +6,33 @@ import signal
 import time
 
 import torch
+from recorded_disk import HastyDisk
+from small_checkpoint import manifest_of
 
 from remesh.actors.storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.manifest import (
-    CheckpointManifest,
-    CheckpointRef,
-    DataPosition,
-    shard_file_name,
-)
+from remesh.parallel.state.manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 NUM_KILLS = 20
+NUM_WRITERS = 2
 
 
 def encoded_shards(ref):
     value = float(ref.step)
-    return [encode_shard({f"w{rank}": torch.full((50_000,), value)}, ref) for rank in range(4)]
+    return [
+        encode_shard({f"w{rank}": torch.full((100_000,), value)}, ref)
+        for rank in range(NUM_WRITERS)
+    ]
 
 
 def save(storage, ref, encoded):
-    files = tuple(
-        write_shard(storage, f"{ref.name}/{shard_file_name(rank, 4)}", shard)
+    files = [
+        write_shard(storage, f"{ref.name}/{shard_file_name(rank, NUM_WRITERS)}", shard)
         for rank, shard in enumerate(encoded)
-    )
-    manifest = CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=ref.step),
-        files=files,
-        created_by={},
-    )
-    commit(storage, manifest)
+    ]
+    commit(storage, manifest_of(ref, files))
     prune(storage, keep=1)
 
 
@@ -65,12 +57,13 @@ def duration_of_a_save(folder):
     return time.perf_counter() - started
 
 
-def newest_after_a_kill(storage, delay_s):
+def newest_after_a_kill(folder, delay_s):
     """The checkpoint found after a kill in the save of step 20, which is then made again."""
     old, new = (CheckpointRef(step=step, generation=1) for step in (10, 20))
+    storage = LocalStorage(folder, HastyDisk())
     save(storage, old, encoded_shards(old))
     encoded = encoded_shards(new)
-    killed_after(delay_s, lambda: save(storage, new, encoded))
+    killed_after(delay_s, lambda: save(LocalStorage(folder), new, encoded))
     newest = committed(storage)[0]
     assert all(tensor.eq(newest.step).all() for tensor in read(storage, newest).values())
     save(storage, new, encoded)
@@ -82,7 +75,7 @@ def test_a_killed_writer_leaves_the_old_checkpoint_or_the_new_one(tmp_path):
     draw = random.Random(20)
     duration_s = duration_of_a_save(tmp_path / "timed")
     found = {
-        newest_after_a_kill(LocalStorage(tmp_path / str(number)), draw.uniform(0, 1.2 * duration_s))
+        newest_after_a_kill(tmp_path / str(number), draw.uniform(0, 1.2 * duration_s))
         for number in range(NUM_KILLS)
     }
     assert 10 in {ref.step for ref in found}, f"no kill came early enough in {duration_s} s"
