@@ -1,5 +1,6 @@
 """What must hold after every event, whatever befell the cluster."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control import commands as cmd
@@ -18,7 +19,7 @@ from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.records import Held
-from remesh.orchestrator.sim.parts import is_whole, within_reach
+from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 
 
@@ -129,16 +130,14 @@ class Invariants:
         steps = {
             step for generation, step in self.committed if not self._abandoned(generation, step)
         }
-        steps |= {step for step, parts in self._within_reach(members).items() if is_whole(parts)}
+        steps |= self._whole(lambda old, held: held_by(old, held, members))
+        steps |= self._whole(held_by_whole_groups)
         newest = max(steps, default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
 
-    def _within_reach(self, members: set[str]) -> dict[int, list[Held]]:
-        """The parts of the state at each step that a mesh of these members could have started from.
-
-        Told by the Forms alone.
-        """
+    def _whole(self, parts_of: Callable[[cmd.Form, dict[str, int]], Parts]) -> set[int]:
+        """The steps whose state is whole among those parts of it, told by the Forms alone."""
         living = self.controller.state.roster.workers.keys() - self.dead
         found: dict[int, list[Held]] = {}
         for generation, form in self.formed.items():
@@ -148,9 +147,9 @@ class Invariants:
                 if held_in == generation and name in living
                 if not self._abandoned(generation, step)
             }
-            for step, part in within_reach(form, held, members):
+            for step, part in parts_of(form, held):
                 found.setdefault(step, []).append(part)
-        return found
+        return {step for step, parts in found.items() if is_whole(parts)}
 
     def _abandoned(self, generation: int, step: int) -> bool:
         """Whether a later generation started from before `step`, told by the Forms alone."""

@@ -4,11 +4,13 @@ The state is so many elements that each cut has a whole number of them; a part i
 of its layout would have.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import lcm
 
 from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.records import Held, Member
+
+Parts = Iterator[tuple[int, Held]]  # the step whose state it is, and the part of it
 
 
 def is_whole(parts: Collection[Held]) -> bool:
@@ -25,23 +27,28 @@ def is_whole(parts: Collection[Held]) -> bool:
     return len(there) == tensors * shards
 
 
-def within_reach(
-    form: Form, held: Mapping[str, int], members: Collection[str]
-) -> Iterator[tuple[int, Held]]:
-    """Steps and parts that living members of an old mesh hold, and the next can have.
+def held_by(form: Form, held: Mapping[str, int], members: Collection[str]) -> Parts:
+    """The parts that members of the next mesh hold from an old one. `held` has their steps."""
+    return _parts(form, held, (m for m in form.members if m.worker in members))
 
-    `held` has their steps. What `members` of the next hold is there. A tp group that has lost
-    nobody can always be taken; who is left of another one may find nobody on its node.
+
+def held_by_whole_groups(form: Form, held: Mapping[str, int]) -> Parts:
+    """The parts on tp groups of an old mesh that lost nobody: these can always be taken.
+
+    Who is left of another group may find nobody on its node to make up one with.
     """
-    layout = form.layout
-    for first in range(0, len(form.members), layout.tp):
-        group = form.members[first : first + layout.tp]
-        steps = {held.get(member.worker) for member in group}
-        intact = len(steps) == 1 and None not in steps
-        for member in group:
-            if member.worker in held and (intact or member.worker in members):
-                part = Held(layout=layout, shard_size=form.shard_size, rank=member.rank)
-                yield held[member.worker], part
+    tp = form.layout.tp
+    groups = [form.members[first : first + tp] for first in range(0, len(form.members), tp)]
+    steps = [{held.get(member.worker) for member in group} for group in groups]
+    whole = [g for g, found in zip(groups, steps, strict=True) if len(found) == 1]
+    return _parts(form, held, (member for group in whole for member in group))
+
+
+def _parts(form: Form, held: Mapping[str, int], members: Iterable[Member]) -> Parts:
+    for member in members:
+        if member.worker in held:
+            part = Held(layout=form.layout, shard_size=form.shard_size, rank=member.rank)
+            yield held[member.worker], part
 
 
 def _span(index: int, cuts: int, elements: int) -> range:

@@ -7,7 +7,7 @@ from remesh.orchestrator.control.records import FreshState, Held, Member, PeerSt
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.faults import Fault
 from remesh.orchestrator.sim.mesh import Mesh
-from remesh.orchestrator.sim.parts import is_whole, within_reach
+from remesh.orchestrator.sim.parts import held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
     SHAPES,
     Simulation,
@@ -129,9 +129,9 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
 def test_a_holder_without_its_group_is_within_reach_only_as_a_member():
     old = form(7, 7, 7, None, tp=2)
     steps = {"w0": 7, "w1": 7, "w2": 7}
-    assert [part.rank for _, part in within_reach(old, steps, ())] == [0, 1]
-    assert [part.rank for _, part in within_reach(old, steps, ["w2"])] == [0, 1, 2]
-    assert list(within_reach(old, {**steps, "w1": 6}, ())) == []
+    assert [part.rank for _, part in held_by_whole_groups(old, steps)] == [0, 1]
+    assert [part.rank for _, part in held_by(old, steps, ["w2", "w3"])] == [2]
+    assert list(held_by_whole_groups(old, {**steps, "w1": 6})) == []
 
 
 def came(order, *offers):
