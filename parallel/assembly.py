@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from remesh.parallel.buckets import Place, plan_visits
+from remesh.parallel.buckets import Place, plan_visits, take_turns
 from remesh.parallel.gradients import Accumulators, GradientSum, Slot
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.model.maths import Maths, Whole
@@ -18,7 +18,7 @@ from remesh.parallel.spec import EngineSpec
 from remesh.parallel.tensor import TensorParallel
 from remesh.parallel.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.workspace import Workspace
-from remesh.parallel.zero import Gathering, WorkingWeights
+from remesh.parallel.zero import Gathering, WorkingWeights, place_weights, room_bytes
 
 _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 _FREED_FROM = 3  # and no rank keeps all working weights
@@ -42,11 +42,11 @@ class Assembly:
         self.mesh = mesh
         self.workspace = Workspace(state.shards[0].values.device)
         self.model = Transformer(spec.model, _maths(spec, mesh), z_loss=spec.z_loss)
-        self.weights = tuple(
-            WorkingWeights(shard.values, pieces.padded_size, mesh.shard, spec.precision.compute)
-            for shard, pieces in zip(state.shards, state.pieces, strict=True)
-        )
-        self.frees = spec.zero.stage >= _FREED_FROM and not spec.zero.keep_gathered
+        self._frees = spec.zero.stage >= _FREED_FROM and not spec.zero.keep_gathered
+        visits = plan_visits(self._needs())
+        masters = [shard.values for shard in state.shards]
+        turns = take_turns(visits) if self._frees else None
+        self.weights = place_weights(masters, mesh.shard, spec.precision.compute, turns)
         slots = list(_slots(state, self.weights, tied=spec.model.tied))
         for slot in slots:
             self.model.install(slot.parameters)
@@ -58,14 +58,12 @@ class Assembly:
         )
         self.passes = Passes(
             self.model,
-            Gathering(self.weights, plan_visits(self._needs()), frees=self.frees),
+            Gathering(self.weights, visits, frees=self._frees),
             self.accumulators,
             spec.recompute.layers("full", spec.model.num_layers),
         )
         for layer in spec.recompute.layers("attention", spec.model.num_layers):
             self.model.layers[layer].attention.recompute = True
-        if self.frees:
-            self.expire()
 
     @property
     def portion(self) -> Portion:
@@ -82,12 +80,12 @@ class Assembly:
         """The master weights have changed."""
         for weights in self.weights:
             weights.expire()
-            if self.frees:
-                weights.free()
 
     def held_bytes(self) -> dict[str, int]:
+        """Working weights apart from the master weights, and memory that waits to be used again."""
+        masters = [shard.values for shard in self.state.shards]
         return {
-            "weights": sum(weights.held_bytes for weights in self.weights),
+            "weights": room_bytes(self.weights, masters),
             "spare": self.workspace.spare_bytes,
         }
 

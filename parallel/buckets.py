@@ -113,5 +113,24 @@ def plan_visits(needs: Sequence[frozenset[int]]) -> tuple[Visit, ...]:
     )
 
 
+def take_turns(visits: Sequence[Visit]) -> tuple[int, ...]:
+    """A number for each bucket, the same for buckets that are never there at the same time.
+
+    Few numbers: a bucket in the order of use takes the first that nobody around it has.
+    """
+    together: dict[int, set[int]] = {}
+    there: set[int] = set()
+    for visit in visits:
+        there |= {*visit.needs, *visit.prefetches}
+        for bucket in there:
+            together.setdefault(bucket, set()).update(there - {bucket})
+        there -= set(visit.releases)
+    turns: dict[int, int] = {}
+    for bucket, others in together.items():
+        taken = {turns[other] for other in others if other in turns}
+        turns[bucket] = next(n for n in range(len(together)) if n not in taken)
+    return tuple(turns[bucket] for bucket in sorted(turns))
+
+
 def _rounded(number: int) -> int:
     return -(-number // CHUNK) * CHUNK

@@ -8,6 +8,7 @@ called `start_` return at once; their tensors may be used after `wait`.
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 
@@ -38,12 +39,14 @@ def reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> None:
 
 
 def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> Operation:
+    """The parts are exchanged and added here, pairwise: gloo's own takes three times as long."""
     if group.size == 1:
         out.copy_(tensor.view_as(out))
         return Operation()
-    sent = out.nbytes * (group.size - 1)
-    options = dist.ReduceScatterOptions()
-    return group.start(lambda pg: pg._reduce_scatter_base(out, tensor, options), sent)  # noqa: SLF001 - unregistered
+    parts = torch.empty_like(tensor).view(group.size, -1)
+    sizes = [parts.shape[1]] * group.size
+    operation = start_all_to_all(group, parts.view(-1), tensor.view(-1), sizes, sizes)
+    return operation.then(lambda: out.copy_(_add_up(parts).view_as(out)))
 
 
 def all_to_all(
@@ -77,18 +80,36 @@ def all_gather(group: Group, out: Tensor, tensor: Tensor) -> None:
 
 
 def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> Operation:
+    """One broadcast from each rank, in place: gloo's own gathers into memory that it must touch
+    first, and takes three times as long.
+    """
+    parts = out.view(group.size, -1)
+    if parts[group.rank].data_ptr() != tensor.data_ptr():
+        parts[group.rank].copy_(tensor.view(-1))
     if group.size == 1:
-        out.copy_(tensor.view_as(out))
         return Operation()
     sent = tensor.nbytes * (group.size - 1)
-    return group.start(lambda pg: pg._allgather_base(out, tensor), sent)  # noqa: SLF001 - unregistered
+    return group.start(lambda pg: [_broadcast(pg, parts[r], r) for r in range(group.size)], sent)
 
 
 def broadcast_(group: Group, tensor: Tensor, source: int) -> None:
     """Every rank's tensor becomes the one of the rank `source`."""
     if group.size == 1:
         return
+    sent = tensor.nbytes if group.rank == source else 0
+    group.run(lambda pg: _broadcast(pg, tensor, source), sent)
+
+
+def _broadcast(process_group: dist.ProcessGroup, tensor: Tensor, source: int) -> dist.Work:
     options = dist.BroadcastOptions()
     options.rootRank = source
-    sent = tensor.nbytes if group.rank == source else 0
-    group.run(lambda pg: pg.broadcast([tensor], options), sent)
+    return process_group.broadcast([tensor], options)
+
+
+def _add_up(parts: Tensor) -> Tensor:
+    """Rows added in place by an aligned binary tree."""
+    while len(parts) > 1:
+        pairs = len(parts) // 2 * 2
+        parts[0:pairs:2].add_(parts[1:pairs:2])
+        parts = parts[0::2]
+    return parts[0]

@@ -14,7 +14,7 @@ tensor, and what it has built is dropped.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -61,6 +61,9 @@ class Pending(Protocol):
     def is_completed(self) -> bool: ...
 
 
+Begin = Callable[[dist.ProcessGroup], Pending | Sequence[Pending]]
+
+
 class Group:
     """The ranks of one generation that compute together. `bytes_sent` counts payload only."""
 
@@ -95,7 +98,7 @@ class Group:
             raise
         return Group(rendezvous, fence, parts, key)
 
-    def start(self, begin: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> "Operation":
+    def start(self, begin: Begin, sent_bytes: int) -> "Operation":
         """Starts an operation. All ranks start the same ones in the same order.
 
         Raises: as `Operation.wait`.
@@ -103,16 +106,15 @@ class Group:
         self.fence.check(self.generation)
         if self._parts is None:
             raise GroupError(f"the group of generation {self.generation} is closed")
-        operation = Operation(self, sent_bytes)
         try:
-            operation.pending = begin(self._parts.process_group)
+            pending = begin(self._parts.process_group)
         except RuntimeError as error:
             failure = _reason(error)
         else:
-            return operation
+            return Operation(self, pending, sent_bytes)
         raise self._failed(failure)
 
-    def run(self, begin: Callable[[dist.ProcessGroup], Pending], sent_bytes: int) -> None:
+    def run(self, begin: Begin, sent_bytes: int) -> None:
         """Starts an operation and waits for it. Raises: as `Operation.wait`."""
         self.start(begin, sent_bytes).wait()
 
@@ -130,15 +132,16 @@ class Group:
         self.shutdown_sockets()
         _drop(parts)
 
-    def _finish(self, pending: Pending, sent_bytes: int) -> None:
+    def _finish(self, pending: list[Pending], sent_bytes: int) -> None:
         try:
-            self._wait(pending)
+            for part in pending:
+                self._wait(part)
         except RuntimeError as error:
             failure = _reason(error)
         else:
             self.bytes_sent += sent_bytes
             return
-        del pending
+        pending.clear()
         raise self._failed(failure)
 
     def _failed(self, failure: str) -> GroupError:
@@ -168,15 +171,26 @@ class Group:
 
 class Operation:
     """A collective under way; its tensors belong to it until `wait` returns. Without a group it is
-    one that had nothing to do.
+    one that had nothing to do. `finish` is what is left to do here once the messages are there.
     """
 
-    __slots__ = ("_group", "_sent_bytes", "pending")
+    __slots__ = ("_finish", "_group", "_pending", "_sent_bytes")
 
-    def __init__(self, group: Group | None = None, sent_bytes: int = 0) -> None:
-        self.pending: Pending | None = None
+    def __init__(
+        self,
+        group: Group | None = None,
+        pending: Pending | Sequence[Pending] = (),
+        sent_bytes: int = 0,
+    ) -> None:
+        self._pending = list(pending) if isinstance(pending, Sequence) else [pending]
         self._group = group
         self._sent_bytes = sent_bytes
+        self._finish: Callable[[], object] | None = None
+
+    def then(self, finish: Callable[[], object]) -> "Operation":
+        """The same operation, which ends with `finish`."""
+        self._finish = finish
+        return self
 
     def wait(self) -> None:
         """Returns once it is done; at once if it was waited for before.
@@ -185,9 +199,13 @@ class Operation:
             group's connections shut by then, which frees the neighbours. Do not use the
             operation's tensors again after either.
         """
-        pending, self.pending = self.pending, None
-        if pending is not None and self._group is not None:
-            self._group._finish(pending, self._sent_bytes)  # noqa: SLF001 - the two are one
+        group, self._group = self._group, None
+        pending, self._pending = self._pending, []
+        finish, self._finish = self._finish, None
+        if group is not None:
+            group._finish(pending, self._sent_bytes)  # noqa: SLF001 - the two are one
+        if finish is not None:
+            finish()
 
 
 @dataclass(slots=True, kw_only=True)

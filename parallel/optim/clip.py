@@ -14,7 +14,7 @@ from torch import Tensor
 
 from remesh.parallel.pieces import CHUNK
 
-_ROWS = 1024  # chunks at a time: their squares stay in the processor's cache
+_ROWS = 8192  # chunks at a time: their squares stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.parallel.buckets import plan_buckets, plan_flat, plan_visits
+from remesh.parallel.buckets import plan_buckets, plan_flat, plan_visits, take_turns
 from remesh.parallel.pieces import CHUNK, Pieces
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 40), "b.bias": (4,)}
@@ -91,3 +91,18 @@ def test_a_bucket_is_freed_when_the_next_phase_does_not_need_it():
     assert most == 2  # one in use, one on its way
     assert not alive
     assert [visit.releases for visit in visits] == [(0,), (1,), (), (2,), (1,), ()]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("num_layers", [1, 2, 5, 9])
+def test_buckets_take_turns_in_as_much_memory_as_is_used_at_once(num_layers, tied):
+    blocks = [frozenset({n}) for n in range(num_layers + 2)]
+    blocks[-1] |= blocks[0] if tied else set()
+    visits = plan_visits([*blocks, *reversed(blocks[1:]), frozenset()])
+    turns = take_turns(visits)
+    assert len(set(turns)) == (3 if tied else 2)
+    there = set()
+    for visit in visits:
+        there |= {*visit.needs, *visit.prefetches}
+        assert len({turns[bucket] for bucket in there}) == len(there)
+        there -= set(visit.releases)
