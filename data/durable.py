@@ -28,7 +28,12 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Raises: FileExistsError, for all callers on all hosts but one."""
-        target.hardlink_to(source)
+        try:
+            target.hardlink_to(source)
+        except FileExistsError:
+            # NFS may lose the answer to a link that was made, and refuse the second request.
+            if source.stat().st_nlink == 1:
+                raise
 
     def unlink(self, path: Path) -> None:
         path.unlink(missing_ok=True)
