@@ -1,11 +1,6 @@
-"""Which parts of the state are there, and whether they are all of it, element by element.
-
-The state is so many elements that each cut has a whole number of them; a part is those that a rank
-of its layout would have.
-"""
+"""Which parts of the state are there, and whether they are all of it, told by ranks alone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from math import lcm
 
 from remesh.orchestrator.control.commands import Form
 from remesh.orchestrator.control.records import Held, Member
@@ -14,17 +9,12 @@ Parts = Iterator[tuple[int, Held]]  # the step whose state it is, and the part o
 
 
 def is_whole(parts: Collection[Held]) -> bool:
-    if not parts:
-        return False
-    tensors = lcm(*(held.layout.tp for held in parts))
-    shards = lcm(*(held.shard_size for held in parts))
-    there = {
-        (tensor, shard)
-        for held in parts
-        for tensor in _span(held.rank % held.layout.tp, held.layout.tp, tensors)
-        for shard in _span(held.rank // held.layout.tp % held.shard_size, held.shard_size, shards)
-    }
-    return len(there) == tensors * shards
+    """Whether those of one way to cut the state are all of it: cuts of two ways do not meet."""
+    for tp, shard_size in {held.cut for held in parts}:
+        ranks = [held.rank for held in parts if held.cut == (tp, shard_size)]
+        if len({(rank % tp, rank // tp % shard_size) for rank in ranks}) == tp * shard_size:
+            return True
+    return False
 
 
 def held_by(form: Form, held: Mapping[str, int], members: Collection[str]) -> Parts:
@@ -49,8 +39,3 @@ def _parts(form: Form, held: Mapping[str, int], members: Iterable[Member]) -> Pa
         if member.worker in held:
             part = Held(layout=form.layout, shard_size=form.shard_size, rank=member.rank)
             yield held[member.worker], part
-
-
-def _span(index: int, cuts: int, elements: int) -> range:
-    size = elements // cuts
-    return range(index * size, (index + 1) * size)
