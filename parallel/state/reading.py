@@ -34,7 +34,7 @@ def read(storage: Storage, ref: CheckpointRef) -> dict[str, Tensor]:
     Cost: memory for all tensors and, for each of four files at a time, one fragment.
     Raises: CheckpointError that names the file and the cure.
     """
-    headers = _headers(storage, ref)
+    headers = read_headers(storage, ref)
     wanted = {
         part.name: whole(part.name, part.global_shape, part.dtype)
         for header in headers.values()
@@ -54,7 +54,33 @@ def read_fragments(
     rows, unless the writer cut the tensor into `panels`.
     Raises: CheckpointError that names the file and the cure.
     """
-    return _read(storage, ref, _headers(storage, ref), want)
+    return _read(storage, ref, read_headers(storage, ref), want)
+
+
+def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardHeader]:
+    """What each file of a checkpoint holds, proven by the manifest; all tensors are complete.
+
+    Raises: CheckpointError that names the file and the cure.
+    """
+    files = read_manifest(storage, ref).files
+    with ThreadPoolExecutor(_NUM_READERS) as readers:
+        headers = list(readers.map(lambda file: _header(storage, ref, file), files))
+    check_cover(ref, headers)
+    return dict(zip(files, headers, strict=True))
+
+
+def verify(storage: Storage, ref: CheckpointRef) -> int:
+    """The number of bytes of a checkpoint, after every one of them has been read and proven.
+
+    Cost: memory for one fragment or 32 MiB. Raises: CheckpointError that names the file and the
+    cure.
+    """
+    headers = read_headers(storage, ref)
+    for file, header in headers.items():
+        wholes = [_Need(part=part, start=part.start, end=part.end) for part in header.parts]
+        for run in _runs(wholes):
+            _bytes_of_run(storage, ref, file, run)
+    return sum(file.size_bytes for file in headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +90,7 @@ class _Need:
     part: Part
     start: int
     end: int
-    moves: tuple[Move, ...]
-
-
-def _headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardHeader]:
-    files = read_manifest(storage, ref).files
-    with ThreadPoolExecutor(_NUM_READERS) as readers:
-        headers = list(readers.map(lambda file: _header(storage, ref, file), files))
-    check_cover(ref, headers)
-    return dict(zip(files, headers, strict=True))
+    moves: tuple[Move, ...] = ()
 
 
 def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
