@@ -1,14 +1,14 @@
 """A rank's part of a checkpoint: copied at the step boundary, written while training goes on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from torch import Tensor
 
 from remesh.orchestrator.control.events import Event, FilesSaved, SaveFailed
-from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.manifest import CheckpointRef, ShardFile, shard_file_name
-from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.shards import encode_fragments, write_shard
 from remesh.parallel.state.storage import Storage
 
 
@@ -21,24 +21,28 @@ class Saver:
         self._post = post
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
         self._writing: Future[None] | None = None
+        self._encoded: bytearray | None = None
 
     def save(
-        self, state: Mapping[str, Tensor], ref: CheckpointRef, *, rank: int, num_writers: int
+        self,
+        part: Sequence[tuple[Fragment, Tensor]],
+        ref: CheckpointRef,
+        *,
+        rank: int,
+        num_writers: int,
     ) -> None:
-        """Copy this rank's share now, write it later; FilesSaved or SaveFailed follows.
+        """Copy this rank's part now, write it later; FilesSaved or SaveFailed follows.
 
-        Cost: one copy of 1 / `num_writers` of the state on the calling thread. It waits for the
-        save before: storage that is slower than training slows it down and fills no memory.
+        Cost: one copy of the part on the calling thread, into the memory of the save before. It
+        waits for that one: storage that is slower than training slows it down and fills no memory.
         """
         if self._writing:
             wait([self._writing])
-        sizes_bytes = {name: tensor.nbytes for name, tensor in state.items()}
-        names = shard_names(sizes_bytes, num_writers)[rank]
-        encoded = encode_shard({name: state[name] for name in names}, ref)
+        self._encoded = encode_fragments(part, ref, self._encoded)
         path = f"{ref.name}/{shard_file_name(rank, num_writers)}"
-        self._writing = self._thread.submit(self._write, ref, path, encoded)
+        self._writing = self._thread.submit(self._write, ref, path, self._encoded)
 
-    def _write(self, ref: CheckpointRef, path: str, encoded: bytes) -> None:
+    def _write(self, ref: CheckpointRef, path: str, encoded: bytearray) -> None:
         try:
             file = write_shard(self._storage, path, encoded)
         except OSError as error:

@@ -31,11 +31,12 @@ from remesh.orchestrator.job import Job
 from remesh.parallel.engine import Engine, StepResult, Tokens, Work
 from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group, Rendezvous
-from remesh.parallel.leaves import deal
-from remesh.parallel.restore import broadcast_state
+from remesh.parallel.group import Rendezvous
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.restore import share_state
+from remesh.parallel.saving import own_part
 from remesh.parallel.state.manifest import CheckpointRef, parse_name
-from remesh.parallel.state.reading import read
+from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.storage import Storage
 
 
@@ -103,12 +104,12 @@ class Trainer:
         """Whether it ended at a step boundary. Errors of a group are told, not raised."""
         self._parts.reporter.enter(order.generation, reports=order.rank == 0)
         try:
-            group = self._form(order)
+            mesh = self._form(order)
             try:
-                self._restore(order, group)
-                return self._train(order, group)
+                self._restore(order, mesh)
+                return self._train(order, mesh)
             finally:
-                group.close()
+                mesh.close()
         except Cancelled:
             return False
         except GroupError as error:
@@ -118,9 +119,9 @@ class Trainer:
         )
         return False
 
-    def _form(self, order: FormOrder) -> Group:
+    def _form(self, order: FormOrder) -> Mesh:
         started_s = time.monotonic()
-        group = Group.form(
+        mesh = Mesh.form(
             Rendezvous(
                 host=order.store_host,
                 port=order.store_port,
@@ -132,6 +133,8 @@ class Trainer:
                 op_timeout_s=order.op_timeout_s,
             ),
             self._fence,
+            order.layout,
+            order.shard_size,
         )
         self._parts.stamps[Field.GENERATION] = order.generation
         self._parts.post(
@@ -141,15 +144,17 @@ class Trainer:
                 form_s=time.monotonic() - started_s,
             )
         )
-        return group
+        return mesh
 
-    def _restore(self, order: FormOrder, group: Group) -> None:
+    def _restore(self, order: FormOrder, mesh: Mesh) -> None:
         started_s = time.monotonic()
         engine = self._parts.engine
+        holding = engine.holding()
+        engine.form(mesh)
         match order.restore:
-            case PeerState(step=step, source=source):
+            case PeerState(step=step):
                 if order.ranks_to_fill:
-                    broadcast_state(engine, group, source=source, at_step=step)
+                    share_state(engine, mesh, holding, step)
             case CheckpointState(step=step, name=name):
                 self._read(order, name)
             case _:
@@ -166,10 +171,11 @@ class Trainer:
 
     def _read(self, order: FormOrder, name: str) -> None:
         """Raises: Cancelled after RestoreFailed: the controller will fence this generation."""
-        ref = parse_name(name)
+        ref, engine = parse_name(name), self._parts.engine
         assert ref, name
         try:
-            self._parts.engine.load(read(self._parts.storage, ref), ref.step)
+            wanted = [fragment for fragment, _ in engine.fragments()]
+            engine.load(read_fragments(self._parts.storage, ref, wanted), ref.step)
         except (CheckpointError, OSError) as error:
             failure = str(error)
         else:
@@ -184,32 +190,31 @@ class Trainer:
         )
         raise Cancelled(failure)
 
-    def _train(self, order: FormOrder, group: Group) -> bool:
+    def _train(self, order: FormOrder, mesh: Mesh) -> bool:
         """Train to the last step or to a drain. A last step that is not saved is saved again."""
         last_step = self._parts.job.train.steps
         if order.from_step == last_step:
-            self._save(order, last_step)
+            self._save(order, mesh, last_step)
         for step in range(order.from_step + 1, last_step + 1):
             self._fence.check(order.generation)
             self._fire(order, step)
-            result = self._step(order, group, step)
+            result = self._step(order, mesh, step)
             due = step == last_step or step % self._parts.job.checkpoint.every == 0
             if due or result.save:
-                self._save(order, step)
+                self._save(order, mesh, step)
             if result.drain:
                 break
         self._parts.reporter.flush()
         return True
 
-    def _step(self, order: FormOrder, group: Group, step: int) -> StepResult:
+    def _step(self, order: FormOrder, mesh: Mesh, step: int) -> StepResult:
         started_s = time.monotonic()
         drain, save = self._drain
         asked = drain == order.generation
         work = Work(
-            group=group,
+            mesh=mesh,
             fence=self._fence,
             generation=order.generation,
-            leaves=deal(self._parts.job.num_leaves, order.world_size)[order.rank],
             fill=partial(self._fill, step),
             stamp=self._stamp,
             drain=asked,
@@ -242,10 +247,10 @@ class Trainer:
             is_node_victim=order.rank == order.victim,
         )
 
-    def _save(self, order: FormOrder, step: int) -> None:
+    def _save(self, order: FormOrder, mesh: Mesh, step: int) -> None:
         self._parts.reporter.flush()
         self._parts.saver.save(
-            self._parts.engine.state(),
+            own_part(self._parts.engine.shard_state, mesh),
             CheckpointRef(step=step, generation=order.generation),
             rank=order.rank,
             num_writers=order.world_size,

@@ -18,10 +18,14 @@ from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.job import Job
-from remesh.parallel.engine import Engine, EngineSpec
+from remesh.parallel.engine import Engine
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.spec import EngineSpec, Precision, Recompute, ZeroSpec
+from remesh.parallel.warm_up import warm_up
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def build_trainer(
@@ -31,7 +35,7 @@ def build_trainer(
     torch.set_num_threads(spec.job.train.threads)
     storage = LocalStorage(Path(spec.folder))
     engine = Engine(engine_spec(spec.job))
-    engine.warm_up()
+    warm_up(engine.spec)
     return Trainer(
         Parts(
             worker=worker,
@@ -72,6 +76,14 @@ def engine_spec(job: Job) -> EngineSpec:
             weight_decay=train.weight_decay,
         ),
         clip=train.clip,
+        z_loss=train.z_loss,
+        precision=Precision(
+            compute=_DTYPES[train.dtype], gradient=_DTYPES[train.grad_dtype], master=torch.float32
+        ),
+        zero=ZeroSpec(**job.zero.model_dump()),
+        recompute=Recompute(mode=train.recompute, every=train.recompute_every),
+        sequence=job.parallel.sequence,
+        same_bits=job.elastic.same_bits,
     )
 
 

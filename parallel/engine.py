@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.assembly import Assembly
-from remesh.parallel.errors import CheckpointError
 from remesh.parallel.fence import Fence
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.norm import GradientNorm
-from remesh.parallel.optim.adamw import AdamW
+from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.partial import sum_partial_
@@ -37,9 +36,9 @@ from remesh.parallel.schedules import (
     check_schedule,
     data_parallel_schedule,
 )
-from remesh.parallel.shard_state import Cut, ShardState, box
+from remesh.parallel.shard_state import Cut, ShardState
 from remesh.parallel.spec import EngineSpec
-from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.vote import LOSS_UNITS, Ballot, Outcome, vote
 
 Tokens = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
@@ -100,6 +99,14 @@ class _Progress:
     result: StepResult | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A rank's part of the state at a step, as some mesh asked for it."""
+
+    state: ShardState
+    at_step: int
+
+
 class Engine:
     """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
 
@@ -109,7 +116,7 @@ class Engine:
     def __init__(self, spec: EngineSpec, device: torch.device | None = None) -> None:
         self.spec = spec
         self.at_step: int | None = None
-        self.optimizer = AdamW(spec.adamw)
+        self._optimizer = AdamW(spec.adamw)
         self._device = device or torch.device("cpu")
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
@@ -121,7 +128,7 @@ class Engine:
 
         Raises: LayoutError if the model cannot be cut so.
         """
-        cut = Cut.of(mesh)
+        cut = Cut.of(self.spec, mesh)
         if self._state is None or self._state.cut != cut:
             self.at_step = None
             self._state = ShardState(self.spec, cut, self._device)
@@ -131,7 +138,6 @@ class Engine:
         """The state at step 0, drawn from the seed."""
         self.at_step = None
         self.shard_state.draw(self.spec.model, self.spec.seed)
-        self.optimizer.num_updates.zero_()
         self.assembly.expire()
         self.at_step = 0
 
@@ -166,40 +172,27 @@ class Engine:
 
     def fragments(self) -> list[tuple[Fragment, Tensor]]:
         """All that this rank owns of the state, as views: copy them before the next step."""
-        state = self.shard_state
-        count = self.optimizer.num_updates
-        return [
-            *state.fragments(),
-            *state.moments(),
-            (whole("num_updates", tuple(count.shape), "int64"), count),
-        ]
+        return self.shard_state.fragments()
 
-    def state(self) -> dict[str, Tensor]:
-        """The same by name; a fragment that is not whole has its box in its name."""
-        return {f.name if f.is_whole else str(f): tensor for f, tensor in self.fragments()}
-
-    def flat_state(self) -> list[Tensor]:
-        """The same state in as few tensors as possible."""
-        shards = self.shard_state.shards
-        flat = [t for shard in shards for t in (shard.values, shard.exp_avg, shard.exp_avg_sq)]
-        return [*flat, self.optimizer.num_updates]
-
-    def load(self, tensors: Mapping[str, Tensor], at_step: int) -> None:
-        """Takes over its share of a state of whole tensors.
-
-        Raises: CheckpointError if names, shapes or types are not the model's own.
-        """
-        own = self.fragments()
-        expected = {*self.shard_state.names(), "num_updates"}
-        if odd := sorted(expected ^ tensors.keys()):
-            side = "lacks" if odd[0] in expected else "has the unknown"
-            raise CheckpointError(f"the checkpoint {side} tensor {odd[0]}; is it of another model?")
-        for fragment, view in own:
-            _check_alike(fragment, tensors[fragment.name], view)
+    def load(self, found: Mapping[Fragment, Tensor], at_step: int) -> None:
+        """Takes over a state of exactly the fragments that this rank owns."""
         self.at_step = None
-        for fragment, view in own:
-            view.copy_(tensors[fragment.name][box(fragment)])
+        for fragment, view in self.fragments():
+            view.copy_(found[fragment])
         self.loaded(at_step)
+
+    def holding(self) -> Holding | None:
+        """The state as it is held now, to be kept while another mesh is formed."""
+        if self._state is None or self.at_step is None:
+            return None
+        return Holding(state=self._state, at_step=self.at_step)
+
+    def put_back(self, holding: Holding | None) -> None:
+        """Holds this state again, whatever has been formed since; None for no state."""
+        self._assembly = None
+        self.at_step = None
+        if holding is not None:
+            self._state, self.at_step = holding.state, holding.at_step
 
     def loaded(self, at_step: int) -> None:
         """Says that the fragments hold the state at this step now."""
@@ -278,9 +271,7 @@ class Engine:
         norm = progress.norm / outcome.tokens if outcome.tokens else 0.0
         applied = outcome.finite and math.isfinite(norm) and outcome.tokens > 0
         if applied:
-            factor = clip_factor(norm, self.spec.clip) / outcome.tokens
-            self.optimizer.update(self.shard_state.shards, progress.gradients, lr, factor)
-            self.assembly.expire()
+            self._apply(progress.gradients, lr, clip_factor(norm, self.spec.clip) / outcome.tokens)
         self.assembly.accumulators.clear()
         self.at_step = progress.step
         return StepResult(
@@ -295,10 +286,9 @@ class Engine:
             save=outcome.save,
         )
 
-
-def _check_alike(fragment: Fragment, tensor: Tensor, own: Tensor) -> None:
-    if tuple(tensor.shape) != fragment.global_shape or tensor.dtype != own.dtype:
-        raise CheckpointError(
-            f"the checkpoint's {fragment.name} is {tensor.dtype} {tuple(tensor.shape)}, the "
-            f"model's {own.dtype} {fragment.global_shape}; is it of another model?"
-        )
+    def _apply(self, gradients: list[Tensor], lr: float, factor: float) -> None:
+        state = self.shard_state
+        state.num_updates += 1
+        rates = Rates(lr=lr, factor=factor)
+        self._optimizer.update(state.shards, gradients, int(state.num_updates), rates)
+        self.assembly.expire()

@@ -1,28 +1,147 @@
-"""State from a peer: the cheapest way back, since replicas hold the same bits."""
+"""State from the other ranks: the cheapest way back, and the way to another layout.
+
+Every rank tells which part of the state it holds and at which step. What each lacks then follows
+from the layouts alone, on all ranks alike, and one exchange moves it: from replicas to a rank that
+joined, or from everybody to everybody when the layout changes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 
 import torch
+from torch import Tensor
 
-from remesh.parallel.collectives import broadcast_
-from remesh.parallel.engine import Engine
+from remesh.parallel.collectives import all_gather, all_to_all
+from remesh.parallel.engine import Engine, Holding
 from remesh.parallel.group import Group
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.shard_state import Cut, ShardState
+from remesh.parallel.spec import EngineSpec
+from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.state.reshard import Held, Move, reshard_all
+
+_ALIGNMENT = 8  # bytes: every tensor type can be read from such a place
+_META = torch.device("meta")
 
 
-def broadcast_state(engine: Engine, group: Group, *, source: int, at_step: int) -> None:
-    """Brings every rank to `at_step` with the state of the rank `source`. All ranks call it.
+def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: int) -> None:
+    """Brings every rank to `at_step` with what the holdings of all of them make up.
 
-    A rank that is there already keeps what it has; any other holds no state until it has received
-    all of it. What arrives is copied, never received in place: a broadcast that is left behind may
-    still write.
+    All ranks call it, after `Engine.form`, with what they held before. A rank that has its part
+    already keeps it. What arrives is copied, never received in place: an exchange that is left
+    behind may still write. A failed exchange leaves everyone with what it held.
 
-    Raises: Cancelled, GroupError.
+    Raises: Cancelled, GroupError; ReshardError if the holdings do not make up the whole state.
     """
-    assert group.rank != source or engine.at_step == at_step
-    fills = engine.at_step != at_step
-    if fills:
-        engine.at_step = None
-    for tensor in engine.flat_state():
-        passed = tensor if group.rank == source else torch.empty_like(tensor)
-        broadcast_(group, passed, source)
-        if fills:
-            tensor.copy_(passed)
+    if holding is not None and holding.at_step != at_step:
+        holding = None
+    try:
+        held = _announce(mesh.world, holding)
+        wanted = {rank: Cut.at(engine.spec, mesh.layout, mesh.shard.size, rank) for rank in held}
+        lacking = {rank: cut for rank, cut in wanted.items() if held[rank] != cut}
+        if lacking:
+            exchange = _Exchange(engine.spec, mesh.world, held, lacking)
+            exchange.run(holding, engine.shard_state)
+        if holding is not None and mesh.world.rank not in lacking:
+            _copy(holding.state, engine.shard_state)
+    except BaseException:
+        engine.put_back(holding)
+        raise
     engine.loaded(at_step)
+
+
+def _announce(group: Group, holding: Holding | None) -> dict[int, Cut | None]:
+    """Which part of the state each rank holds, None for none."""
+    own = torch.zeros(len(fields(Cut)), dtype=torch.int64)
+    if holding is not None:
+        own = torch.tensor(astuple(holding.state.cut))
+    told = own.new_empty(group.size * len(own))
+    all_gather(group, told, own)
+    rows = told.view(group.size, -1).tolist()
+    names = [part.name for part in fields(Cut)]
+    return {
+        rank: Cut(**dict(zip(names, row, strict=True))) if any(row) else None
+        for rank, row in enumerate(rows)
+    }
+
+
+def _copy(source: ShardState, target: ShardState) -> None:
+    """Between two memories that are cut alike; nothing where they are one."""
+    if source is not target:
+        for (_, old), (_, new) in zip(source.fragments(), target.fragments(), strict=True):
+            new.copy_(old)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Moves to the ranks that lack their part from those that hold it."""
+
+    spec: EngineSpec
+    group: Group
+    held: Mapping[int, Cut | None]
+    lacking: Mapping[int, Cut]
+
+    def run(self, holding: Holding | None, target: ShardState) -> None:
+        plans = self._plans()
+        rank, ranks = self.group.rank, range(self.group.size)
+        mine = [move for move in plans.get(rank, ()) if not move.is_local]
+        received = [[move for move in mine if move.source == other] for other in ranks]
+        sent = [
+            [m for m in plans.get(other, ()) if m.source == rank and not m.is_local]
+            for other in ranks
+        ]
+        source = dict(holding.state.fragments()) if holding else {}
+        incoming = self._send(source, sent, received)
+        own = dict(target.fragments())
+        for move in plans.get(rank, ()):
+            if move.is_local:
+                own[move.want][move.write] = source[move.held][move.read]
+        for move, part in incoming:
+            own[move.want][move.write] = part
+
+    def _plans(self) -> dict[int, list[Move]]:
+        fragments = {cut: _fragments(self.spec, cut) for cut in self._cuts()}
+        have: dict[str, list[Held]] = {}
+        for cut in dict.fromkeys(cut for cut in self.held.values() if cut):
+            holders = tuple(rank for rank, other in self.held.items() if other == cut)
+            for fragment in fragments[cut]:
+                have.setdefault(fragment.name, []).append(Held(fragment=fragment, holders=holders))
+        return reshard_all(have, {rank: fragments[cut] for rank, cut in self.lacking.items()})
+
+    def _cuts(self) -> set[Cut]:
+        return {*self.lacking.values(), *(cut for cut in self.held.values() if cut)}
+
+    def _send(
+        self,
+        source: Mapping[Fragment, Tensor],
+        sent: Sequence[Sequence[Move]],
+        received: Sequence[Sequence[Move]],
+    ) -> Iterator[tuple[Move, Tensor]]:
+        sizes = [sum(map(_room, moves)) for moves in sent]
+        out_sizes = [sum(map(_room, moves)) for moves in received]
+        packed = torch.empty(sum(sizes), dtype=torch.uint8)
+        for place, move in _places(packed, sent):
+            place.copy_(source[move.held][move.read])
+        arrived = torch.empty(sum(out_sizes), dtype=torch.uint8)
+        all_to_all(self.group, arrived, packed, out_sizes, sizes)
+        return ((move, place) for place, move in _places(arrived, received))
+
+
+def _fragments(spec: EngineSpec, cut: Cut) -> list[Fragment]:
+    """What a rank with this part holds, without holding it."""
+    return [fragment for fragment, _ in ShardState(spec, cut, _META).fragments()]
+
+
+def _places(
+    flat: Tensor, moves_of_ranks: Sequence[Sequence[Move]]
+) -> Iterator[tuple[Tensor, Move]]:
+    """The place of each move's box in a buffer of bytes."""
+    start = 0
+    for move in (move for moves in moves_of_ranks for move in moves):
+        dtype: torch.dtype = getattr(torch, move.box.dtype)
+        yield flat[start : start + move.box.num_bytes].view(dtype).view(move.box.sizes), move
+        start += _room(move)
+
+
+def _room(move: Move) -> int:
+    return -(-move.box.num_bytes // _ALIGNMENT) * _ALIGNMENT

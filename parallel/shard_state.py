@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.buckets import Bucket, plan_buckets
+from remesh.parallel.layout import Layout
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.model.config import ModelConfig, block_parameters, parameter_shapes
 from remesh.parallel.model.initial import initial_value
@@ -19,29 +20,41 @@ from remesh.parallel.partial import PartialSpan, partial_spans
 from remesh.parallel.pieces import Pieces
 from remesh.parallel.shares import Share, tensor_shares
 from remesh.parallel.spec import EngineSpec
-from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.owned import owned_fragments
 
 MOMENTS = ("exp_avg.", "exp_avg_sq.")
+COUNT = "num_updates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Which part of the state a rank holds: its places in the tensor and in the shard group."""
+    """Which part of the state a rank holds: its places in the tensor and in the shard group.
 
-    tp: int = 1
-    tp_rank: int = 0
-    num_shards: int = 1
-    shard: int = 0
+    Shards are cut out of buckets of up to `bucket_elements`.
+    """
+
+    bucket_elements: int
+    tp: int
+    tp_rank: int
+    num_shards: int
+    shard: int
 
     @staticmethod
-    def of(mesh: Mesh) -> "Cut":
+    def at(spec: EngineSpec, layout: Layout, shard_size: int, rank: int) -> "Cut":
+        """The part of this rank of a layout."""
+        place = layout.coordinate(rank)
         return Cut(
-            tp=mesh.tensor.size,
-            tp_rank=mesh.tensor.rank,
-            num_shards=mesh.shard.size,
-            shard=mesh.shard.rank,
+            bucket_elements=spec.zero.bucket_bytes // spec.precision.gradient.itemsize,
+            tp=layout.tp,
+            tp_rank=place.tp,
+            num_shards=shard_size,
+            shard=place.dp % shard_size,
         )
+
+    @staticmethod
+    def of(spec: EngineSpec, mesh: Mesh) -> "Cut":
+        return Cut.at(spec, mesh.layout, mesh.shard.size, mesh.world.rank)
 
 
 class ShardState:
@@ -53,7 +66,7 @@ class ShardState:
         self.shares = tensor_shares(
             spec.model, cut.tp, cut.tp_rank, sequence=spec.sequence and cut.tp > 1
         )
-        self.buckets = _buckets(spec, self.shares)
+        self.buckets = _buckets(spec, self.shares, cut.bucket_elements)
         self.pieces = tuple(
             Pieces(size=b.plan.size, num_shards=cut.num_shards, num_replicas=1)
             for b in self.buckets
@@ -62,13 +75,14 @@ class ShardState:
             _shard(bucket, pieces, cut, spec.precision.master, device)
             for bucket, pieces in zip(self.buckets, self.pieces, strict=True)
         )
+        self.num_updates = torch.zeros(1, dtype=torch.int64)
         self._dtype = str(spec.precision.master).removeprefix("torch.")
 
     def owned(self, bucket: int) -> range:
         """The elements of a bucket's flat buffer that this rank owns."""
         return self.pieces[bucket].shard(self.cut.shard)
 
-    def fragments(self) -> Iterator[tuple[Fragment, Tensor]]:
+    def weights(self) -> Iterator[tuple[Fragment, Tensor]]:
         """The master weights that this rank owns, as views."""
         return self._views("", [shard.values for shard in self.shards])
 
@@ -76,22 +90,34 @@ class ShardState:
         yield from self._views(MOMENTS[0], [shard.exp_avg for shard in self.shards])
         yield from self._views(MOMENTS[1], [shard.exp_avg_sq for shard in self.shards])
 
+    def fragments(self) -> list[tuple[Fragment, Tensor]]:
+        """All that this rank owns, as views: copy them before the next step."""
+        count = whole(COUNT, tuple(self.num_updates.shape), "int64")
+        return [*self.weights(), *self.moments(), (count, self.num_updates)]
+
+    def tensor_holders(self, name: str) -> tuple[int, ...]:
+        """The ranks of a tensor group that hold the same of this tensor."""
+        if name == COUNT:
+            return tuple(range(self.cut.tp))
+        return self.shares[name.removeprefix(MOMENTS[0]).removeprefix(MOMENTS[1])].holders
+
     @torch.no_grad()
     def draw(self, config: ModelConfig, seed: int) -> None:
         """The state at step 0: parameters from the seed, moments 0."""
         for shard in self.shards:
             for tensor in (shard.values, shard.exp_avg, shard.exp_avg_sq):
                 tensor.zero_()
+        self.num_updates.zero_()
         drawn = ("", torch.empty(0))
-        for fragment, view in self.fragments():
+        for fragment, view in self.weights():
             name = fragment.name
             if drawn[0] != name:
                 drawn = (name, initial_value(config, seed, name, self.shapes[name]))
-            view.copy_(drawn[1][box(fragment)])
+            view.copy_(drawn[1][fragment.in_whole])
 
     def names(self) -> list[str]:
         """Of all tensors of the whole state."""
-        return [prefix + name for prefix in ("", *MOMENTS) for name in self.shapes]
+        return [*(prefix + name for prefix in ("", *MOMENTS) for name in self.shapes), COUNT]
 
     def partial_spans(self) -> list[PartialSpan]:
         """What has to be summed over a tensor group."""
@@ -125,20 +151,11 @@ class ShardState:
                 yield named, flat[part.start : part.start + found.num_elements].view(found.sizes)
 
 
-def box(fragment: Fragment) -> tuple[slice, ...]:
-    """The fragment as an index into the whole tensor."""
-    return tuple(
-        slice(start, start + size)
-        for start, size in zip(fragment.offsets, fragment.sizes, strict=True)
-    )
-
-
-def _buckets(spec: EngineSpec, shares: dict[str, Share]) -> tuple[Bucket, ...]:
+def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> tuple[Bucket, ...]:
     blocks = [
         {name: shares[name].local_shape for name in names}
         for names in block_parameters(spec.model).values()
     ]
-    max_elements = spec.zero.bucket_bytes // spec.precision.gradient.itemsize
     return plan_buckets(blocks, max_elements, first_alone=spec.model.tied)
 
 

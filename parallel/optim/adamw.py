@@ -39,27 +39,33 @@ class Shard:
         return Shard(values=values, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq, num_decayed=num_decayed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Of one update: what the gradients are multiplied by, and how fast weights follow."""
+
+    lr: float
+    factor: float = 1.0
+
+
 class AdamW:
-    """Updates shards, and counts the updates: a skipped step does not count."""
+    """Updates shards. What it remembers lies in them, but for the number of updates."""
 
     def __init__(self, config: AdamWConfig) -> None:
         self.config = config
-        self.num_updates = torch.zeros(1, dtype=torch.int64)
 
     def update(
-        self, shards: Sequence[Shard], gradients: Sequence[Tensor], lr: float, factor: float = 1.0
+        self, shards: Sequence[Shard], gradients: Sequence[Tensor], count: int, rates: Rates
     ) -> None:
-        """One update in place by the gradients times `factor`, decay decoupled from them.
+        """The `count`-th update, in place, counted from 1; decay is decoupled from the gradients.
 
         The gradients are of the shards' sizes, and are used up.
         """
-        self.num_updates += 1
-        count = self.num_updates.to(torch.float32)
+        seen = torch.tensor([count], dtype=torch.float32)
         for shard, gradient in zip(shards, gradients, strict=True):
-            scaled = gradient.to(shard.values.dtype).mul_(factor)
-            stop = shard.num_decayed
-            self._update(shard, scaled, slice(stop), count, (lr, self.config.weight_decay))
-            self._update(shard, scaled, slice(stop, None), count, (lr, 0.0))
+            scaled = gradient.to(shard.values.dtype).mul_(rates.factor)
+            stop, lr = shard.num_decayed, rates.lr
+            self._update(shard, scaled, slice(stop), seen, (lr, self.config.weight_decay))
+            self._update(shard, scaled, slice(stop, None), seen, (lr, 0.0))
 
     def _update(
         self,

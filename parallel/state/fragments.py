@@ -79,6 +79,13 @@ class Fragment:
             for inner, outer, size in zip(box.offsets, self.offsets, box.sizes, strict=True)
         )
 
+    @property
+    def in_whole(self) -> tuple[slice, ...]:
+        """Where it stands in the array of the whole tensor."""
+        return tuple(
+            slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True)
+        )
+
     def __str__(self) -> str:
         spans = zip(self.offsets, self.sizes, strict=False)
         return f"{self.name}[{', '.join(f'{start}:{start + size}' for start, size in spans)}]"

@@ -58,7 +58,7 @@ def work_of(mesh, step, **more):
 
 def state_hash(engine):
     digest = hashlib.sha256()
-    for name, tensor in engine.state().items():
-        digest.update(name.encode())
+    for fragment, tensor in engine.fragments():
+        digest.update(str(fragment).encode())
         digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -134,7 +134,7 @@ def rates(seat, first_steps):
     seen = [engine.step(k, work_of(mesh, k)).lr for k in range(1, first_steps + 1)]
     resumed = Engine(spec())
     resumed.form(mesh)
-    resumed.load({name: tensor.clone() for name, tensor in engine.state().items()}, first_steps)
+    resumed.load({part: t.clone() for part, t in engine.fragments()}, first_steps)
     seen += [resumed.step(k, work_of(mesh, k)).lr for k in range(first_steps + 1, 9)]
     return seen, state_hash(resumed)
 
@@ -150,7 +150,7 @@ def train_a_little(seat):
     engine = started(mesh, spec(clip=0.0))
     results = [engine.step(step, work_of(mesh, step)) for step in (1, 2, 3)]
     mesh.close()
-    return results, {name: tensor.clone() for name, tensor in engine.state().items()}
+    return results, {part.name: tensor.clone() for part, tensor in engine.fragments()}
 
 
 def test_steps_agree_with_one_fp64_process_that_sees_the_whole_batch(pool):

@@ -11,7 +11,6 @@ from small_engine import filler, spec, started, work_of
 from remesh.parallel.layout import Layout
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.shard_state import box
 from remesh.parallel.spec import Precision, Recompute, ZeroSpec
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
@@ -130,7 +129,7 @@ def clip_of(norm):
 def boxes(engine, prefix):
     names = {prefix + name for name in engine.shard_state.shapes}
     return [
-        (fragment.name.removeprefix(prefix), box(fragment), tensor.clone())
+        (fragment.name.removeprefix(prefix), fragment.in_whole, tensor.clone())
         for fragment, tensor in engine.fragments()
         if fragment.name in names
     ]

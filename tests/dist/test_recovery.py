@@ -13,7 +13,7 @@ from small_engine import started, state_hash, work_of
 from remesh.parallel import collectives
 from remesh.parallel.errors import Cancelled, GroupError
 from remesh.parallel.fence import Fence
-from remesh.parallel.restore import broadcast_state
+from remesh.parallel.restore import share_state
 
 NUM_STEPS = 8
 NUM_OPERATIONS = 15  # of a step at four ranks: three leaves of two microbatches
@@ -51,19 +51,18 @@ def survive(seat, number, fatal_step, fatal_operation):
             losses[step] = engine.step(step, work).loss
     except (Cancelled, GroupError):
         mesh.close()
-    held = engine.at_step
+    holding = engine.holding()
     others = replace(seat, rank=seat.rank - (seat.rank > VICTIM), size=seat.size - 1)
     mesh = others.mesh(generation=seat.generation + 5 * 10**6)
     engine.form(mesh)
-    stood = torch.zeros(others.size, dtype=torch.int64)
-    stood[others.rank] = held
-    collectives.all_reduce_(mesh.world, stood)
-    newest = int(stood.max())
-    broadcast_state(engine, mesh.world, source=int(stood.argmax()), at_step=newest)
-    assert newest - int(stood.min()) <= 1
+    stood = torch.tensor([holding.at_step, -holding.at_step])
+    collectives.all_reduce_(mesh.world, stood, "max")
+    newest, oldest = stood.tolist()
+    assert newest + oldest <= 1
+    share_state(engine, mesh, holding, newest)
     losses |= train(engine, mesh)
     mesh.close()
-    return held, losses, state_hash(engine)
+    return holding.at_step, losses, state_hash(engine)
 
 
 @pytest.fixture(scope="module")
