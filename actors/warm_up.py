@@ -57,7 +57,7 @@ def engine_spec(job: Job) -> EngineSpec:
     """All of the job that the bits of a step depend on."""
     train = job.train
     return EngineSpec(
-        model=ModelConfig(seq_len=train.seq_len, **job.model.model_dump(exclude_defaults=True)),
+        model=ModelConfig(seq_len=train.seq_len, **job.model.model_dump()),
         seed=job.job.seed,
         num_leaves=job.num_leaves,
         microbatches_per_leaf=job.num_microbatches // job.num_leaves,
