@@ -211,12 +211,19 @@ class ZeroTable(BaseModel):
 
 
 class CheckpointTable(BaseModel):
-    """A run is its `dir`, `runs/NAME` by default. `every` counts steps, `keep` checkpoints."""
+    """A run is its `dir`, `runs/NAME` by default. Checkpoints lie at `url`, by default there too.
+
+    One is saved at every `every`-th step. Those that stay are the newest `keep`, the `keep_best`
+    with the lowest loss, those of every `keep_every`-th step, and one that is 50 to 150 steps old.
+    """
 
     model_config = TABLE
     dir: Folder | None = None
+    url: Folder | None = None
     every: Count = 20
     keep: Count = 3
+    keep_every: CountOrZero = 0
+    keep_best: CountOrZero = 0
 
 
 class ElasticTable(BaseModel):
