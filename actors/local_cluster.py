@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -34,7 +35,7 @@ HEALTH = {
 
 
 class LocalCluster:
-    """`start` returns once a driver can connect; `address` and `environment` are what it needs.
+    """`address` and `environment` are what a driver needs to connect.
 
     `job_server` is where jobs can be submitted, None where the head was started without.
     """
@@ -53,6 +54,9 @@ class LocalCluster:
     ) -> Self:
         """Nodes with room for `workers_per_node` each, and for `spares` more on the head.
 
+        All of them are up when it returns: a run that knows only some would form a mesh of those
+        first, and a second one soon after.
+
         Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds.
         """
         # Ray limits the length of socket paths, so it is not TMPDIR.
@@ -70,10 +74,11 @@ class LocalCluster:
             cluster.job_server = f"http://{LOOPBACK}:{_free_port(LOOPBACK)}"
         try:
             cluster.add_node(num_cpus=workers_per_node + spares)
-            cluster._wait_for_head(cluster._listens)
+            cluster._wait_for(0, cluster._listens)
             for _ in range(nodes - 1):
                 cluster.add_node(num_cpus=workers_per_node)
-            cluster._wait_for_head(cluster._serves)
+            for index in range(nodes):
+                cluster._wait_for(index, partial(cluster._serves, index))
         except BaseException:
             cluster.close()
             raise
@@ -108,16 +113,17 @@ class LocalCluster:
         assert self._supervisor.stdout
         self._supervisor.stdout.close()
 
-    def _wait_for_head(self, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
-        """Raises: UnreachableError with the head's last line if it ends or does not get ready."""
+    def _wait_for(self, index: int, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
+        """Raises: UnreachableError with a node's last line if it ends or does not get ready."""
         deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s and look(self.sessions[0]):
+        while time.monotonic() < deadline_s and look(self.sessions[index]):
             if ready():
                 return
             time.sleep(0.05)
-        lines = (self._folder / "node-0.log").read_text(errors="replace").split("\n")
+        lines = (self._folder / f"node-{index}.log").read_text(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
-        raise UnreachableError(f"the local Ray head did not start on {self.address}: {last}")
+        node = f"node {index} did not join" if index else "head did not start on"
+        raise UnreachableError(f"the local Ray {node} {self.address}: {last}")
 
     def _listens(self) -> bool:
         """Other nodes can join; the head's own part of the cluster may still fail."""
@@ -126,9 +132,9 @@ class LocalCluster:
             probe.settimeout(1.0)
             return probe.connect_ex((host, int(port))) == 0
 
-    def _serves(self) -> bool:
-        """Drivers can connect: without this they wait for a minute and learn no cause."""
-        return (self._folder / "n0" / "session_latest" / "sockets" / "raylet").exists()
+    def _serves(self, index: int) -> bool:
+        """The node is up. Without that of the head drivers wait for a minute and learn no cause."""
+        return (self._folder / f"n{index}" / "session_latest" / "sockets" / "raylet").exists()
 
     def _head_arguments(self, host: str) -> list[str]:
         port = _free_port(host)
