@@ -9,7 +9,9 @@ from torch import Tensor
 
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.shard_state import COUNT, ShardState
+from remesh.parallel.shares import is_cut_by_columns
 from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.state.panels import panels
 from remesh.parallel.state.reshard import Held
 from remesh.parallel.state.writers import writes
 
@@ -17,7 +19,8 @@ from remesh.parallel.state.writers import writes
 def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
     """The boxes that this rank writes, as views of the state: copy them before the next step.
 
-    Loads of ranks that hold the same differ by at most 5 %.
+    Loads of ranks that hold the same differ by at most 5 %. Tensors that some tensor-parallel
+    degree cuts by columns are written as panels, so that its ranks need not read them whole.
     """
     views = state.fragments()
     holders = {name: _holders(mesh, state, name) for name in {f.name for f, _ in views}}
@@ -27,9 +30,10 @@ def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
         by_name[fragment.name].append((fragment, view))
     return [
         (box, view[fragment.slices(box)])
-        for box in writes(held, mesh.world.rank)
-        for fragment, view in by_name[box.name]
-        if fragment.meet(box) == box
+        for written in writes(held, mesh.world.rank)
+        for fragment, view in by_name[written.name]
+        if fragment.meet(written) == written
+        for box in (panels(written) if is_cut_by_columns(written.name) else (written,))
     ]
 
 

@@ -71,6 +71,11 @@ def share_problems(config: ModelConfig, tp: int, *, sequence: bool) -> tuple[str
     return tuple(found)
 
 
+def is_cut_by_columns(name: str) -> bool:
+    """Whether the ranks of a tensor group hold columns of this tensor and not rows, if not all."""
+    return name.endswith((".output.weight", ".down.weight"))
+
+
 def vocabulary_rows(vocab_size: int, tp: int, tp_rank: int) -> range:
     """Rows of embedding and head on this rank: as many on each, fewer or none on the last ones."""
     num_rows = padded_rows(vocab_size, tp)
@@ -91,7 +96,7 @@ class _Cut:
     sequence: bool
 
     def share(self, name: str, shape: Shape) -> Share:
-        *_, module, kind = name.split(".")
+        module = name.split(".")[-2]
         match module:
             case "embedding" | "head":
                 return self._vocabulary(shape)
@@ -99,7 +104,7 @@ class _Cut:
                 return self._part(shape, dim=0, num_parts=self.tp)
             case "key" | "value":
                 return self._part(shape, dim=0, num_parts=min(self.tp, self.config.num_kv_heads))
-            case "output" | "down" if kind == "weight":
+            case _ if is_cut_by_columns(name):
                 return self._part(shape, dim=1, num_parts=self.tp)
             case "query_norm" | "key_norm":
                 return self._whole(shape, partial=True)

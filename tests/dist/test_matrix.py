@@ -1,0 +1,225 @@
+"""Saved under each layout, loaded under each other one: training goes on as if nothing had been."""
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from small_engine import spec, started, work_of
+
+from remesh.actors.storage import LocalStorage
+from remesh.parallel.engine import Engine
+from remesh.parallel.layout import Layout
+from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.saving import own_part
+from remesh.parallel.spec import Precision, ZeroSpec
+from remesh.parallel.state.checkpoint import commit
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    shard_file_name,
+)
+from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.shards import encode_fragments, write_shard
+
+FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
+SAVED_STEP, LAST_STEP = 3, 6
+REF = CheckpointRef(step=SAVED_STEP, generation=1)
+LOSS_UNIT = 2.0**-24
+SMALL = ModelConfig(
+    num_layers=1, width=32, num_heads=4, num_kv_heads=2, ffn_width=48, vocab_size=61, seq_len=20
+)
+LARGE = ModelConfig(
+    num_layers=1, width=256, num_heads=4, num_kv_heads=4, ffn_width=768, vocab_size=1023, seq_len=8
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    layout: Layout
+    zero: ZeroSpec = field(default_factory=ZeroSpec)
+    sequence: bool = False
+
+    def spec(self, model):
+        return spec(4, 1, model=model, precision=FP64, zero=self.zero, sequence=self.sequence)
+
+    def mesh(self, seat):
+        return seat.mesh(self.layout, self.zero.shard_size(self.layout.dp))
+
+
+def zero(stage, group=0):
+    return ZeroSpec(stage=stage, group=group, bucket_bytes=1 << 14)
+
+
+CASES = {
+    "dp1": Case(layout=Layout()),
+    "dp3": Case(layout=Layout(dp=3)),
+    "tp2": Case(layout=Layout(tp=2)),
+    "tp2 sequence": Case(layout=Layout(tp=2), sequence=True),
+    "tp4": Case(layout=Layout(tp=4)),
+    "zero1": Case(layout=Layout(dp=4), zero=zero(1)),
+    "zero2": Case(layout=Layout(dp=3), zero=zero(2)),
+    "zero3": Case(layout=Layout(dp=4), zero=zero(3)),
+    "hybrid": Case(layout=Layout(dp=4), zero=zero(3, group=2)),
+    "tp2 zero3": Case(layout=Layout(dp=3, tp=2), zero=zero(3)),
+    "tp2 hybrid": Case(layout=Layout(dp=4, tp=2), zero=zero(2, group=2)),
+}
+
+
+@dataclass
+class Counting:
+    """A storage that counts the bytes of tensors and hashes that are read from it."""
+
+    storage: LocalStorage
+    num_bytes: int = 0
+
+    def get_range(self, path, offset, length):
+        found = self.storage.get_range(path, offset, length)
+        self.num_bytes += len(found)
+        return found
+
+
+def train_and_save(seat, case, folder):
+    """The file of this rank and what the steps after it gave."""
+    torch.set_num_threads(1)
+    mesh = case.mesh(seat)
+    engine = started(mesh, case.spec(SMALL))
+    train(engine, mesh, 1, SAVED_STEP)
+    file = save(engine, mesh, folder)
+    results = train(engine, mesh, SAVED_STEP + 1, LAST_STEP)
+    mesh.close()
+    return file, results
+
+
+def save_large(seat, case, folder):
+    torch.set_num_threads(1)
+    mesh = case.mesh(seat)
+    engine = filled(mesh, case.spec(LARGE))
+    file = save(engine, mesh, folder)
+    mesh.close()
+    return file, None
+
+
+def train(engine, mesh, first, last):
+    results = [engine.step(step, work_of(mesh, step)) for step in range(first, last + 1)]
+    return [(result.loss, result.grad_norm) for result in results]
+
+
+def save(engine, mesh, folder):
+    encoded = encode_fragments(own_part(engine.shard_state, mesh), REF)
+    path = f"{REF.name}/{shard_file_name(mesh.world.rank, mesh.world.size)}"
+    return write_shard(LocalStorage(folder), path, encoded)
+
+
+def filled(mesh, engine_spec):
+    """An engine whose every element is known to all ranks of all layouts."""
+    engine = started(mesh, engine_spec)
+    state = engine.shard_state
+    weights = dict(state.weights())
+    for (_, moment), weight in zip(state.moments(), 2 * list(weights.values()), strict=True):
+        moment.copy_(weight)
+    for shard in state.shards:
+        shard.exp_avg.mul_(3)
+        shard.exp_avg_sq.square_()
+    state.num_updates.fill_(11)
+    return engine
+
+
+def load_and_train(seat, case, folders):
+    torch.set_num_threads(1)
+    mesh = case.mesh(seat)
+    outcomes = []
+    for folder in folders:
+        engine = Engine(case.spec(SMALL))
+        engine.form(mesh)
+        load(engine, LocalStorage(folder))
+        outcomes.append(train(engine, mesh, SAVED_STEP + 1, LAST_STEP))
+    mesh.close()
+    return outcomes
+
+
+def load_large(seat, case, folders):
+    """For each: whether it is what was saved, and bytes read for each byte of the own part."""
+    torch.set_num_threads(1)
+    mesh = case.mesh(seat)
+    expected = filled(mesh, case.spec(LARGE)).fragments()
+    num_bytes = sum(tensor.nbytes for _, tensor in expected)
+    engine = Engine(case.spec(LARGE))
+    engine.form(mesh)
+    outcomes = []
+    for folder in folders:
+        storage = Counting(LocalStorage(folder))
+        load(engine, storage)
+        same = all(
+            torch.equal(t, e) for (_, t), (_, e) in zip(engine.fragments(), expected, strict=True)
+        )
+        outcomes.append((same, storage.num_bytes / num_bytes))
+    mesh.close()
+    return outcomes
+
+
+def load(engine, storage):
+    wanted = [fragment for fragment, _ in engine.fragments()]
+    engine.load(read_fragments(storage, REF, wanted), REF.step)
+
+
+def manifest(files):
+    return CheckpointManifest(
+        step=REF.step,
+        generation=REF.generation,
+        fingerprint={},
+        bit_key="",
+        data=DataPosition(digest="", position=0),
+        files=files,
+        created_by={},
+    )
+
+
+def saved(pool, function, root):
+    """The folder and the results of each layout."""
+    found = {}
+    for name, case in CASES.items():
+        folder = root / name
+        outcomes = pool.run(function, case.layout.world_size, case, folder)
+        assert commit(LocalStorage(folder), manifest(tuple(file for file, _ in outcomes))) == REF
+        found[name] = folder, outcomes[0][1]
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(sessions_pool, tmp_path_factory):
+    return saved(sessions_pool, train_and_save, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def large(sessions_pool, tmp_path_factory):
+    return saved(sessions_pool, save_large, tmp_path_factory.mktemp("large"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_goes_on_from_every_other_layout(pool, trained, name):
+    case = CASES[name]
+    folders = [folder for folder, _ in trained.values()]
+    outcomes = pool.run(load_and_train, case.layout.world_size, case, folders)
+    assert all(outcome == outcomes[0] for outcome in outcomes)
+    for other, found, (_, unbroken) in zip(trained, outcomes[0], trained.values(), strict=True):
+        if same_bits(case, CASES[other]):
+            assert found == unbroken, other
+        for (loss, norm), (loss_before, norm_before) in zip(found, unbroken, strict=True):
+            assert abs(loss - loss_before) <= LOSS_UNIT, other
+            assert math.isclose(norm, norm_before, rel_tol=1e-10), other
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rank_reads_its_own_part_and_hardly_more(pool, large, name):
+    case = CASES[name]
+    folders = [folder for folder, _ in large.values()]
+    outcomes = pool.run(load_large, case.layout.world_size, case, folders)
+    for other, ranks in zip(large, zip(*outcomes, strict=True), strict=True):
+        assert all(same for same, _ in ranks), other
+        assert max(ratio for _, ratio in ranks) <= 1.1, other
+
+
+def same_bits(one, other):
+    return (one.layout.tp, one.sequence) == (other.layout.tp, other.sequence)
