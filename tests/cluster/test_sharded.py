@@ -1,0 +1,101 @@
+"""Workers that share layers and state: a death costs what was promised, and no bit changes."""
+
+import pytest
+from place import SHORT
+
+STEPS, EVERY = 40, 10
+KILL = ("--kill", "worker@15")
+TENSOR = ("parallel.tp=2", "parallel.sequence=true")
+
+
+class Runs:
+    """Runs of the short job on the shared cluster, each in a folder of its own."""
+
+    def __init__(self, cluster, place):
+        self._cluster = cluster
+        self._place = place
+
+    def report(self, folder, *settings, kill=(), steps=STEPS):
+        """The report of a run with these settings, which goes on where its folder stands."""
+        all_of = (
+            f"checkpoint.dir=runs/sharded-{folder}", f"checkpoint.every={EVERY}",
+            f"train.steps={steps}", "elastic.max_workers=4", *settings,
+        )  # fmt: skip
+        sets = [word for setting in all_of for word in ("--set", setting)]
+        outcome = self._place.run(SHORT, "--address", self._cluster.address, *sets, *kill)
+        assert outcome.code == 0, outcome.err + outcome.out
+        samples = outcome.report["samples"]
+        assert samples["lost"] == samples["repeated"] == 0
+        return outcome.report
+
+
+def bits(report):
+    return report["losses"][:STEPS]
+
+
+def lives(report):
+    return [(life["layout"], life["lost_steps"]) for life in report["generations"]]
+
+
+def assert_close(report, other):
+    assert report["losses"] == pytest.approx(other["losses"][: len(report["losses"])], abs=1e-3)
+    assert len(report["losses"]) >= STEPS
+
+
+@pytest.fixture(scope="module")
+def runs(cluster, cluster_place):
+    return Runs(cluster, cluster_place)
+
+
+@pytest.fixture(scope="module")
+def replicated(runs):
+    """What every worker trains that holds everything."""
+    return runs.report("replicated", steps=STEPS + EVERY)
+
+
+@pytest.fixture(scope="module")
+def tensor(runs):
+    """What two tp groups train, each rank with all of its part of the state."""
+    return runs.report("tensor", *TENSOR)
+
+
+def test_tp_groups_train_the_same_curve(replicated, tensor):
+    assert lives(tensor) == [("dp=2 tp=2", 0)]
+    assert_close(tensor, replicated)
+
+
+def test_a_part_that_another_replica_holds_comes_back_from_it(runs, tensor):
+    killed = runs.report("tensor-killed", *TENSOR, kill=KILL)
+    recovery = killed["generations"][1]
+    assert "with the state of the live ranks" in recovery["reason"]
+    assert recovery["lost_steps"] == 0
+    assert bits(killed) == bits(tensor)
+
+
+def test_so_does_a_shard_of_a_group_that_has_a_copy(runs, replicated):
+    hybrid = runs.report("hybrid", "zero.stage=3", "zero.group=2", kill=KILL)
+    layouts = [layout for layout, _ in lives(hybrid)]
+    assert layouts[:2] == ["dp=4", "dp=2"]
+    assert "with the state of the live ranks" in hybrid["generations"][1]["reason"]
+    assert [lost for _, lost in lives(hybrid)] == [0] * len(layouts)
+    assert bits(hybrid) == bits(replicated)
+
+
+def test_a_part_that_nobody_else_holds_comes_back_from_the_checkpoint(runs, tensor):
+    killed = runs.report("fully", *TENSOR, "zero.stage=3", kill=KILL)
+    recovery = killed["generations"][1]
+    assert "with checkpoint step-00000010" in recovery["reason"]
+    assert "as no live rank holds shard " in recovery["reason"]
+    assert recovery["lost_steps"] == 4
+    assert bits(killed) == bits(tensor)
+
+
+def test_a_checkpoint_serves_any_stage_any_dp_and_any_tp(runs, replicated):
+    runs.report("turned", "zero.stage=3", steps=STEPS // 2)
+    whole = runs.report("turned", "elastic.max_nodes=1")
+    assert [layout for layout, _ in lives(whole)] == ["dp=4", "dp=2"]
+    assert bits(whole) == bits(replicated)
+    # As many replicas at most, so that the global batch has the same leaves.
+    split = runs.report("turned", *TENSOR, "elastic.max_workers=8", steps=STEPS + EVERY)
+    assert lives(split)[2:] == [("dp=2 tp=2", 0)]
+    assert_close(split, replicated)
