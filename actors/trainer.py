@@ -31,8 +31,8 @@ from remesh.orchestrator.job import Job
 from remesh.parallel.engine import Engine, StepResult, Tokens, Work
 from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Rendezvous
 from remesh.parallel.mesh import Mesh
+from remesh.parallel.rendezvous import Rendezvous
 from remesh.parallel.restore import share_state
 from remesh.parallel.saving import own_part
 from remesh.parallel.state.manifest import CheckpointRef, parse_name

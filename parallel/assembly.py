@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor, nn
 
 from remesh.parallel.buckets import Place, plan_visits, take_turns
@@ -41,7 +42,8 @@ class Assembly:
         self.state = state
         self.mesh = mesh
         self.workspace = Workspace(state.shards[0].values.device)
-        self.model = Transformer(spec.model, _maths(spec, mesh), z_loss=spec.z_loss)
+        with torch.device("meta"):  # no memory: every parameter is replaced
+            self.model = Transformer(spec.model, _maths(spec, mesh), z_loss=spec.z_loss)
         self._frees = spec.zero.stage >= _FREED_FROM and not spec.zero.keep_gathered
         visits = plan_visits(self._needs())
         masters = [shard.values for shard in state.shards]
@@ -50,6 +52,7 @@ class Assembly:
         slots = list(_slots(state, self.weights, tied=spec.model.tied))
         for slot in slots:
             self.model.install(slot.parameters)
+        self.model.to(self.workspace.device)
         self.accumulators = Accumulators(
             slots,
             [self._sum(slot) for slot in slots],

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from remesh.parallel.errors import LayoutError
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.group import Group
 from remesh.parallel.layout import Layout
+from remesh.parallel.rendezvous import Rendezvous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,6 @@ class _Builder:
 def _close(groups: Collection[Group]) -> None:
     """Sockets first: a rank that waits in one group is freed before another is dropped."""
     for group in groups:
-        group.shutdown_sockets()
+        group.end()
     for group in groups:
         group.close()

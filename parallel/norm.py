@@ -36,7 +36,7 @@ class GradientNorm:
         sums = torch.cat(parts)
         largest = largest_of(sums)
         if self.is_spread:
-            message = torch.tensor([largest], dtype=torch.float64)
+            message = torch.tensor([largest], dtype=torch.float64, device=self._world.device)
             all_reduce_(self._world, message, "max")
             largest = float(message)
         return square_sum(sums, largest, self._num_chunks)

@@ -52,9 +52,9 @@ def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: in
 
 def _announce(group: Group, holding: Holding | None) -> dict[int, Cut | None]:
     """Which part of the state each rank holds, None for none."""
-    own = torch.zeros(len(fields(Cut)), dtype=torch.int64)
+    own = torch.zeros(len(fields(Cut)), dtype=torch.int64, device=group.device)
     if holding is not None:
-        own = torch.tensor(astuple(holding.state.cut))
+        own = torch.tensor(astuple(holding.state.cut), device=group.device)
     told = own.new_empty(group.size * len(own))
     all_gather(group, told, own)
     rows = told.view(group.size, -1).tolist()
@@ -119,10 +119,10 @@ class _Exchange:
     ) -> Iterator[tuple[Move, Tensor]]:
         sizes = [sum(map(_room, moves)) for moves in sent]
         out_sizes = [sum(map(_room, moves)) for moves in received]
-        packed = torch.empty(sum(sizes), dtype=torch.uint8)
+        packed = torch.empty(sum(sizes), dtype=torch.uint8, device=self.group.device)
         for place, move in _places(packed, sent):
             place.copy_(source[move.held][move.read])
-        arrived = torch.empty(sum(out_sizes), dtype=torch.uint8)
+        arrived = torch.empty(sum(out_sizes), dtype=torch.uint8, device=self.group.device)
         all_to_all(self.group, arrived, packed, out_sizes, sizes)
         return ((move, place) for place, move in _places(arrived, received))
 

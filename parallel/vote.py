@@ -55,7 +55,7 @@ def vote(group: Group, ballot: Ballot) -> Outcome:
 
     Raises: Cancelled, GroupError.
     """
-    sums = torch.tensor(astuple(ballot), dtype=torch.int64)
+    sums = torch.tensor(astuple(ballot), dtype=torch.int64, device=group.device)
     all_reduce_(group, sums)
     return outcome(Ballot(**dict(zip(Ballot.__slots__, sums.tolist(), strict=True))))
 

@@ -17,8 +17,9 @@ import traceback
 from dataclasses import dataclass, replace
 
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.group import Group
 from remesh.parallel.mesh import Mesh
+from remesh.parallel.rendezvous import Rendezvous
 
 NUM_PROCESSES = 8
 HOST = "127.0.0.1"

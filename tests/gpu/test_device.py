@@ -1,0 +1,106 @@
+"""What only a device can show: NCCL ended and built again, bf16 steps, and their MFU."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from remesh.parallel.engine import Engine, Work
+from remesh.parallel.fence import Fence
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.model.config import ModelConfig, num_parameters
+from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.rendezvous import Rendezvous
+from remesh.parallel.spec import EngineSpec, Precision
+from remesh.parallel.store import StoreClient, StoreServer
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+HOST = "127.0.0.1"
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # bf16, dense, by the vendor
+
+
+def tell(line):
+    sys.stderr.write(line + "\n")
+
+
+def test_a_group_of_one_rank_is_ended_and_built_again():
+    from remesh.parallel.nccl import build_nccl  # noqa: PLC0415 - it needs a build with NCCL
+
+    server = StoreServer.open(HOST)
+    times_s = []
+    for generation in range(20):
+        rendezvous = Rendezvous(
+            host=HOST,
+            port=server.port,
+            generation=generation,
+            rank=0,
+            size=1,
+            node_ip=HOST,
+            form_timeout_s=30,
+            op_timeout_s=30,
+            device="cuda:0",
+        )
+        started_s = time.perf_counter()
+        client = StoreClient.connect(HOST, server.port, prefix=str(generation), timeout_s=30)
+        group, end = build_nccl(rendezvous, client)
+        tensor = torch.ones(1 << 20, device="cuda:0")
+        group.allreduce([tensor]).wait()
+        torch.cuda.synchronize()
+        assert tensor.sum().item() == 1 << 20
+        times_s.append(time.perf_counter() - started_s)
+        end()
+        client.close()
+    server.close()
+    tell(f"NCCL, one rank, built and used: {1e3 * sorted(times_s)[len(times_s) // 2]:.0f} ms")
+
+
+def test_bf16_steps_learn_and_their_mfu_is_told():
+    model = ModelConfig(
+        num_layers=12,
+        width=1024,
+        num_heads=16,
+        num_kv_heads=16,
+        ffn_width=2816,
+        vocab_size=32000,
+        seq_len=2048,
+    )
+    spec = EngineSpec(
+        model=model,
+        seed=0,
+        num_leaves=1,
+        microbatches_per_leaf=1,
+        microbatch=8,
+        lr=LrCurve(peak=3e-4),
+        adamw=AdamWConfig(),
+        clip=1.0,
+        precision=Precision(compute=torch.bfloat16),
+    )
+    tokens = np.random.default_rng(0).integers(0, 32000, (8, 2049), dtype=np.uint16)
+
+    def fill(_, out):
+        out[:] = tokens
+        return 0, 0, len(out)
+
+    mesh = Mesh.alone()
+    engine = Engine(spec, torch.device("cuda:0"))
+    engine.form(mesh)
+    engine.reset()
+    losses, times_s = [], []
+    for step in range(1, 13):
+        work = Work(mesh=mesh, fence=Fence(), generation=0, fill=fill, stamp=lambda *_: None)
+        torch.cuda.synchronize()
+        started_s = time.perf_counter()
+        losses.append(engine.step(step, work).loss)
+        torch.cuda.synchronize()
+        times_s.append(time.perf_counter() - started_s)
+    assert losses[-1] < losses[0] - 1
+    step_s = sorted(times_s[2:])[len(times_s[2:]) // 2]
+    flops = 8 * 2048 * (6 * num_parameters(model) + 12 * model.num_layers * model.width * 2048)
+    name = torch.cuda.get_device_name()
+    peak = next((value for part, value in PEAK_FLOPS.items() if part in name), None)
+    share = f", MFU {flops / step_s / peak:.1%}" if peak else ""
+    tell(f"{name}: {8 * 2048 / step_s:,.0f} tokens/s, {flops / step_s / 1e12:.0f} TFLOP/s{share}")
