@@ -198,7 +198,7 @@ def many_groups_at_once(seat, count):
         tensor = torch.tensor([float(i)])
         collectives.all_reduce_(group, tensor)
         sums.append(tensor.item() / seat.size)
-    groups[0].shutdown_sockets()
+    groups[0].end()
     after = torch.ones(1)
     collectives.all_reduce_(groups[1], after)
     for group in groups:
@@ -300,5 +300,5 @@ def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)
     collectives.all_reduce_(group, torch.ones(1))
     fence.up(5)
-    group.shutdown_sockets()
+    group.end()
     group.close()
