@@ -5,14 +5,11 @@ processes of one thread each on this machine, so more ranks than cores measure t
 """
 
 import argparse
-import multiprocessing
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 import torch
+from ranks import in_turns, on_ranks, share_store
 from rows import cost, report
 from torch import distributed as dist
 
@@ -20,10 +17,11 @@ from remesh.parallel.collectives import all_reduce_
 from remesh.parallel.fence import Fence
 from remesh.parallel.group import Group, Rendezvous
 from remesh.parallel.leaves import deal
-from remesh.parallel.store import StoreServer
-from remesh.parallel.tree import GradientTree
+from remesh.parallel.mesh import Mesh
+from remesh.parallel.pieces import Pieces
+from remesh.parallel.tree import TreeSum
+from remesh.parallel.workspace import Workspace
 
-HOST = "127.0.0.1"
 NUM_LEAVES = 12
 Times = tuple[float, float]
 
@@ -52,75 +50,33 @@ def main() -> None:
     report("collectives", rows)
 
 
-def on_ranks(size: int, function: Callable[..., list[Times]], *args: object) -> list[Times]:
-    """What `function` returns on rank 0 of `size` fresh processes."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    server = StoreServer.open(HOST)
-    answers = context.SimpleQueue()
-    processes = [
-        context.Process(target=work, args=(answers, rendezvous, function, args))
-        for rendezvous in seats(server.port, size)
-    ]
-    for process in processes:
-        process.start()
-    times = answers.get()
-    for process in processes:
-        process.join()
-    server.close()
-    if times is None:
-        raise SystemExit("a rank failed")
-    return times
-
-
-def seats(port: int, size: int) -> list[Rendezvous]:
-    return [
-        Rendezvous(
-            host=HOST,
-            port=port,
-            generation=0,
-            rank=rank,
-            size=size,
-            node_ip=HOST,
-            form_timeout_s=60,
-            op_timeout_s=60,
-        )
-        for rank in range(size)
-    ]
-
-
-def work(answers, rendezvous: Rendezvous, function: Callable[..., list[Times]], args) -> None:  # noqa: ANN001 - multiprocessing's own types
-    torch.set_num_threads(1)
-    times = None
-    try:
-        times = function(rendezvous, *args)
-    finally:
-        if rendezvous.rank == 0:
-            answers.put(times)
-
-
 def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> list[Times]:
-    group = Group.form(rendezvous, Fence())
-    times = [time_sum(group, mb << 18, rounds) for mb in sizes_mb]
-    group.close()
+    mesh = Mesh.form(rendezvous, Fence())
+    times = [time_sum(mesh, mb << 18, rounds) for mb in sizes_mb]
+    mesh.close()
     return times
 
 
-def time_sum(group: Group, size: int, rounds: int) -> Times:
+def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
     """Leaf gradients, each in a buffer of its own, to one sum on all ranks, in milliseconds."""
+    group = mesh.data
     leaves = deal(NUM_LEAVES, group.size)[group.rank]
     gradients = [torch.randn(size) for _ in leaves]
-    tree = GradientTree(NUM_LEAVES, size)
+    pieces = Pieces(size=size, num_shards=1, num_replicas=group.size)
+    tree = TreeSum(pieces, NUM_LEAVES, mesh, Workspace(torch.device("cpu")), torch.float32)
     buffers: list[torch.Tensor] = []
 
     def prepare() -> None:
         tree.clear()
-        buffers[:] = [tree.take().add_(gradient) for gradient in gradients]
+        buffers[:] = [tree.take() for _ in gradients]
+        for buffer, gradient in zip(buffers, gradients, strict=True):
+            buffer[:size].copy_(gradient)
 
     def by_tree() -> None:
-        for leaf, gradient in zip(leaves, buffers, strict=True):
-            tree.add(leaf, gradient)
-        tree.reduce(group)
+        for leaf, buffer in zip(leaves, buffers, strict=True):
+            tree.add(leaf, buffer)
+        tree.advance()
+        tree.total()
 
     def by_all_reduce() -> None:
         total = gradients[0]
@@ -128,14 +84,15 @@ def time_sum(group: Group, size: int, rounds: int) -> Times:
             total.add_(gradient)
         all_reduce_(group, total)
 
-    return in_turns(group, by_tree, by_all_reduce, rounds, prepare)
+    ours, theirs = in_turns(group, (by_tree, by_all_reduce), rounds, prepare)
+    return ours, theirs
 
 
 def time_forming(rendezvous: Rendezvous, rounds: int) -> list[Times]:
     """From nothing to the first sum and back to nothing, in milliseconds."""
     barrier = Group.form(rendezvous, Fence())
     generations = iter(range(1, 1000))
-    [address] = share_store(barrier, rendezvous)
+    address = share_store(barrier, rendezvous.op_timeout_s)
 
     def by_remesh() -> None:
         group = Group.form(replace(rendezvous, generation=next(generations)), Fence())
@@ -148,41 +105,9 @@ def time_forming(rendezvous: Rendezvous, rounds: int) -> list[Times]:
         dist.all_reduce(torch.ones(1))
         dist.destroy_process_group()
 
-    times = in_turns(barrier, by_remesh, by_torch, rounds)
+    ours, theirs = in_turns(barrier, (by_remesh, by_torch), rounds)
     barrier.close()
-    return [times]
-
-
-def share_store(group: Group, rendezvous: Rendezvous) -> list[dist.Store]:
-    """torch's own store, in rank 0 and connected by all, ready before the clock starts."""
-    port = torch.zeros(1, dtype=torch.int64)
-    store = None
-    if group.rank == 0:
-        store = dist.TCPStore(HOST, 0, None, is_master=True, wait_for_workers=False)
-        port[0] = store.port
-    all_reduce_(group, port)
-    timeout = timedelta(seconds=rendezvous.op_timeout_s)
-    return [store or dist.TCPStore(HOST, int(port), None, is_master=False, timeout=timeout)]
-
-
-def in_turns(
-    group: Group,
-    ours: Callable[[], None],
-    theirs: Callable[[], None],
-    rounds: int,
-    prepare: Callable[[], None] = lambda: None,
-) -> Times:
-    """Median milliseconds of both, measured in turns after one round to warm up."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds + 1):
-        for run, taken in zip((ours, theirs), times, strict=True):
-            prepare()
-            all_reduce_(group, torch.ones(1))  # all ranks start together
-            start = time.perf_counter()
-            run()
-            if number > 0:
-                taken.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times[0]), statistics.median(times[1])
+    return [(ours, theirs)]
 
 
 if __name__ == "__main__":

@@ -36,6 +36,19 @@ def cost(case: str, peer: str, costs: tuple[float, float], unit: str) -> Row:
     )
 
 
+def rate(case: str, peer: str, rates: tuple[float, float], unit: str) -> Row:
+    """A row of two rates, Remesh's first: more is better."""
+    ours, theirs = rates
+    return Row(
+        case=case,
+        peer=peer,
+        remesh=round(ours, 3),
+        other=round(theirs, 3),
+        unit=unit,
+        ratio=round(ours / theirs, 3),
+    )
+
+
 def report(benchmark: str, rows: Sequence[Row]) -> None:
     for row in rows:
         print(
