@@ -8,7 +8,7 @@ from torch import Tensor
 from remesh.orchestrator.control.events import Event, FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.manifest import CheckpointRef, ShardFile, shard_file_name
-from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.state.shard_buffer import ShardBuffer
 from remesh.parallel.state.storage import Storage
 
 
@@ -21,30 +21,43 @@ class Saver:
         self._post = post
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
         self._writing: Future[None] | None = None
-        self._encoded: bytearray | None = None
+        self._buffer: ShardBuffer | None = None
+        self._memory = bytearray()
+        self._file_name = ""
 
-    def save(
-        self,
-        part: Sequence[tuple[Fragment, Tensor]],
-        ref: CheckpointRef,
-        *,
-        rank: int,
-        num_writers: int,
+    @property
+    def is_prepared(self) -> bool:
+        return self._buffer is not None
+
+    def prepare(
+        self, part: Sequence[tuple[Fragment, Tensor]], *, rank: int, num_writers: int
     ) -> None:
+        """From now on this rank's part of the state is saved, until it is released."""
+        self._buffer = ShardBuffer(part, self._memory)
+        self._file_name = shard_file_name(rank, num_writers)
+
+    def release(self) -> None:
+        """Hold no view of the state any more; what was copied of it is written all the same."""
+        if self._buffer:
+            self._memory = self._buffer.memory
+        self._buffer = None
+
+    def save(self, ref: CheckpointRef) -> None:
         """Copy this rank's part now, write it later; FilesSaved or SaveFailed follows.
 
         Cost: one copy of the part on the calling thread, into the memory of the save before. It
         waits for that one: storage that is slower than training slows it down and fills no memory.
         """
+        assert self._buffer, "prepare comes first"
         if self._writing:
             wait([self._writing])
-        self._encoded = encode_fragments(part, ref, self._encoded)
-        path = f"{ref.name}/{shard_file_name(rank, num_writers)}"
-        self._writing = self._thread.submit(self._write, ref, path, self._encoded)
+        self._buffer.copy(ref)
+        path = f"{ref.name}/{self._file_name}"
+        self._writing = self._thread.submit(self._write, ref, path, self._buffer)
 
-    def _write(self, ref: CheckpointRef, path: str, encoded: bytearray) -> None:
+    def _write(self, ref: CheckpointRef, path: str, buffer: ShardBuffer) -> None:
         try:
-            file = write_shard(self._storage, path, encoded)
+            file = buffer.write(self._storage, path)
         except OSError as error:
             self._tell_failure(ref, error)
         else:

@@ -109,6 +109,7 @@ class Trainer:
                 self._restore(order, mesh)
                 return self._train(order, mesh)
             finally:
+                self._parts.saver.release()
                 mesh.close()
         except Cancelled:
             return False
@@ -249,12 +250,11 @@ class Trainer:
 
     def _save(self, order: FormOrder, mesh: Mesh, step: int) -> None:
         self._parts.reporter.flush()
-        self._parts.saver.save(
-            own_part(self._parts.engine.shard_state, mesh),
-            CheckpointRef(step=step, generation=order.generation),
-            rank=order.rank,
-            num_writers=order.world_size,
-        )
+        saver = self._parts.saver
+        if not saver.is_prepared:
+            part = own_part(self._parts.engine.shard_state, mesh)
+            saver.prepare(part, rank=order.rank, num_writers=order.world_size)
+        saver.save(CheckpointRef(step=step, generation=order.generation))
 
     def _stamp(self, step: int, operation: int, phase: int) -> None:
         stamps = self._parts.stamps

@@ -68,7 +68,11 @@ def write_shard(storage: Storage, path: str, encoded: bytearray) -> ShardFile:
 
     Raises: OSError, of which FileExistsError if it is committed already, with another file.
     """
-    header = header_of(encoded, size_bytes=len(encoded))
+    return put_shard(storage, path, encoded, header_of(encoded, size_bytes=len(encoded)))
+
+
+def put_shard(storage: Storage, path: str, encoded: bytearray, header: ShardHeader) -> ShardFile:
+    """As `write_shard`, for tensors that lie as `header` says in a file without its first bytes."""
     view = memoryview(encoded)
     start = sealed(header, view)
     view[: len(start)] = start

@@ -55,8 +55,10 @@ def parts(**tensors):
     return [(whole(name, tuple(t.shape), "float32"), t) for name, t in tensors.items()]
 
 
-def saver(storage, posted):
-    return Saver(worker="worker-1", storage=storage, post=posted.post)
+def saver(storage, posted, part, rank=0, num_writers=1):
+    prepared = Saver(worker="worker-1", storage=storage, post=posted.post)
+    prepared.prepare(part, rank=rank, num_writers=num_writers)
+    return prepared
 
 
 def test_each_rank_leaves_a_file_of_its_part(posted):
@@ -64,7 +66,7 @@ def test_each_rank_leaves_a_file_of_its_part(posted):
     state = {"a": torch.arange(5.0), "b": torch.full((2, 2), 2.0), "c": torch.zeros(3)}
     for rank, names in enumerate(("ac", "b", "")):
         part = parts(**{name: state[name] for name in names})
-        saver(storage, posted).save(part, REF, rank=rank, num_writers=3)
+        saver(storage, posted, part, rank, 3).save(REF)
     events = posted.wait(3)
     assert sorted(storage.files) == [f"{FOLDER}/rank-{rank}-of-3.safetensors" for rank in range(3)]
     read = [decode_shard(encoded)[1] for encoded in storage.files.values()]
@@ -77,7 +79,7 @@ def test_each_rank_leaves_a_file_of_its_part(posted):
 
 def test_the_report_is_of_the_file_as_it_was_written(posted):
     storage = Memory()
-    saver(storage, posted).save(parts(a=torch.ones(4)), REF, rank=0, num_writers=1)
+    saver(storage, posted, parts(a=torch.ones(4))).save(REF)
     (encoded,) = storage.files.values() if posted.wait(1) else ()
     file = ShardFile(
         name="rank-0-of-1.safetensors", size_bytes=len(encoded), digest=shard_digest(encoded)
@@ -89,7 +91,7 @@ def test_training_on_does_not_change_what_is_saved(posted):
     storage = Memory()
     storage.gate.clear()
     state = {"a": torch.zeros(1000)}
-    saver(storage, posted).save(parts(**state), REF, rank=0, num_writers=1)
+    saver(storage, posted, parts(**state)).save(REF)
     state["a"] += 1
     assert posted == []
     storage.gate.set()
@@ -101,18 +103,18 @@ def test_training_on_does_not_change_what_is_saved(posted):
 def test_a_save_waits_for_the_one_before_so_that_slow_storage_fills_no_memory(posted):
     storage = Memory()
     storage.gate.clear()
-    slow = saver(storage, posted)
-    slow.save(parts(a=torch.zeros(4)), REF, rank=0, num_writers=1)
+    slow = saver(storage, posted, parts(a=torch.zeros(4)))
+    slow.save(REF)
     threading.Timer(0.1, storage.gate.set).start()
-    slow.save(parts(a=torch.ones(4)), CheckpointRef(step=21, generation=3), rank=0, num_writers=1)
+    slow.save(CheckpointRef(step=21, generation=3))
     assert storage.gate.is_set()
     assert [event.step for event in posted.wait(2)] == [20, 21]
 
 
 def test_a_full_disk_is_told_and_ends_nothing(posted):
     storage = Memory(full=True)
-    same = saver(storage, posted)
-    same.save(parts(a=torch.ones(4)), REF, rank=0, num_writers=1)
+    same = saver(storage, posted, parts(a=torch.ones(4)))
+    same.save(REF)
     assert posted.wait(1) == [
         SaveFailed(
             worker="worker-1",
@@ -122,13 +124,46 @@ def test_a_full_disk_is_told_and_ends_nothing(posted):
         )
     ]
     storage.full = False
-    same.save(parts(a=torch.ones(4)), REF, rank=0, num_writers=1)
+    same.save(REF)
     assert isinstance(posted.wait(2)[1], FilesSaved)
 
 
 def test_a_rank_without_a_tensor_leaves_a_file_too(posted):
     storage = Memory()
-    saver(storage, posted).save([], REF, rank=1, num_writers=2)
+    saver(storage, posted, [], 1, 2).save(REF)
     posted.wait(1)
     (encoded,) = storage.files.values()
     assert decode_shard(encoded)[1] == {}
+
+
+def test_each_save_has_the_values_and_the_name_of_its_step(posted):
+    storage = Memory()
+    state = {"a": torch.zeros(1000), "b": torch.zeros(3, dtype=torch.float32)}
+    same = saver(storage, posted, parts(**state))
+    refs = [CheckpointRef(step=step, generation=3) for step in (8, 9, 10, 11, 100)]
+    for count, ref in enumerate(refs, start=1):
+        state["a"].fill_(ref.step)
+        same.save(ref)
+        posted.wait(count)
+    for ref, encoded in zip(refs, storage.files.values(), strict=True):
+        header, tensors = decode_shard(encoded)
+        assert header.ref == ref
+        assert tensors["a"].eq(ref.step).all()
+    assert [event.files[0].digest for event in posted] == [
+        shard_digest(encoded) for encoded in storage.files.values()
+    ]
+
+
+def test_what_is_released_is_written_all_the_same_and_its_memory_serves_the_next_mesh(posted):
+    storage = Memory()
+    storage.gate.clear()
+    same = saver(storage, posted, parts(a=torch.ones(4)))
+    same.save(REF)
+    same.release()
+    assert not same.is_prepared
+    threading.Timer(0.1, storage.gate.set).start()
+    same.prepare(parts(a=torch.zeros(4)), rank=0, num_writers=1)
+    same.save(CheckpointRef(step=21, generation=4))
+    posted.wait(2)
+    values = [decode_shard(encoded)[1]["a"].tolist() for encoded in storage.files.values()]
+    assert values == [[1.0] * 4, [0.0] * 4]
