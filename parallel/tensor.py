@@ -34,6 +34,7 @@ from remesh.parallel.collectives import (
 )
 from remesh.parallel.errors import LayoutError
 from remesh.parallel.group import Group
+from remesh.parallel.model.linear import weight_gradient
 from remesh.parallel.model.maths import Linear, Losses
 from remesh.parallel.shares import vocabulary_rows
 
@@ -152,8 +153,9 @@ class _Columns(Function):
         leaving = border.leave(grad_NC.view(*grads_BTF[0].shape[:2], -1))
         x_NC = entering().flatten(0, 1)
         of_parameters: list[Tensor | None] = []
-        for grad_NF, wants_bias in zip(grads_NF, wanted[1::2], strict=True):
-            of_parameters += (grad_NF.t() @ x_NC, grad_NF.sum(0) if wants_bias else None)
+        for grad_NF, weight_FC, wants_bias in zip(grads_NF, weights_FC, wanted[1::2], strict=True):
+            of_weight = weight_gradient(weight_FC, grad_NF, x_NC)
+            of_parameters += (of_weight, grad_NF.sum(0) if wants_bias else None)
         return None, leaving(), *of_parameters
 
 
@@ -174,7 +176,8 @@ class _Row(Function):
         grad_C = grad_BtC.sum((0, 1)) if ctx.needs_input_grad[3] else None
         grad_NC = entering().flatten(0, 1)
         grad_BTF = (grad_NC @ weight_CF).view_as(x_BTF)
-        return None, grad_BTF, grad_NC.t() @ x_BTF.flatten(0, 1), grad_C
+        of_weight = weight_gradient(weight_CF, grad_NC, x_BTF.flatten(0, 1))
+        return None, grad_BTF, of_weight, grad_C
 
 
 class _Embed(Function):

@@ -10,25 +10,13 @@ Shapes: B sequences, T positions, C width, F the width that is cut into shares, 
 
 from typing import Protocol
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from remesh.parallel.model.linear import Linear
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 
 __all__ = ["Linear", "Losses", "Maths", "Whole"]
-
-
-class Linear(nn.Module):
-    """A projection; torch's own would draw values that the model draws again."""
-
-    def __init__(self, num_in: int, num_out: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_out, num_in))
-        self.bias = nn.Parameter(torch.empty(num_out)) if bias else None
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        return functional.linear(x_BTC, self.weight, self.bias)
 
 
 class Maths(Protocol):
