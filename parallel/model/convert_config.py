@@ -32,7 +32,7 @@ Values = Mapping[str, Any]
 def model_of(values: Values, seq_len: int) -> ModelConfig:
     """The model that a config.json describes. Raises: CheckpointError, LayoutError."""
     kind = _kind(values)
-    sizes = {name: _count(values, key) for name, key in _SIZES.items()}
+    sizes: dict[str, Any] = {name: _count(values, key) for name, key in _SIZES.items()}
     _check(values, sizes["width"] // max(sizes["num_heads"], 1))
     kv_heads = values.get("num_key_value_heads")
     return ModelConfig(
@@ -97,7 +97,9 @@ def _check(values: Values, head_width: int) -> None:
             f"= {head_width} wide here; use a model where both are equal"
         )
     if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
-        raise CheckpointError(f"config.json: hidden_act = {act!r} is unknown; use a model with silu")
+        raise CheckpointError(
+            f"config.json: hidden_act = {act!r} is unknown; use a model with silu"
+        )
     layers = values.get("layer_types") or ()
     if values.get("use_sliding_window") or any(kind != "full_attention" for kind in layers):
         raise CheckpointError(

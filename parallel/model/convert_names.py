@@ -79,9 +79,7 @@ def _check(found: Iterable[str], names: Mapping[str, str], prefix: str) -> None:
     in_layers = tuple(prefix + start for start in ("layers.", "model.layers."))
     known = set(names.values())
     others = sorted(
-        name
-        for name in found - known
-        if name.startswith(in_layers) and not name.endswith(_TABLES)
+        name for name in found - known if name.startswith(in_layers) and not name.endswith(_TABLES)
     )
     if others:
         raise CheckpointError(
