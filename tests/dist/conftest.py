@@ -4,12 +4,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # the pool's processes import it by name
 
 from process_pool import HOST, Pool
 
 from remesh.parallel.store import StoreServer
+
+torch.set_num_threads(1)  # as in the pool: the oracles' threads would only wait for each other
 
 
 @pytest.fixture(scope="session")

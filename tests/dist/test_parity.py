@@ -1,5 +1,6 @@
 """Every way of sharing a step out, against one fp64 process that sees the whole batch at once."""
 
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from small_engine import filler, spec, started, work_of
 from remesh.parallel.layout import Layout
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.transformer import Transformer
+from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.spec import Precision, Recompute, ZeroSpec
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
@@ -73,12 +75,14 @@ CASES = {
     "dp3": Case(layout=Layout(dp=3)),
     "dp3 small buckets": Case(layout=Layout(dp=3), zero=zero(0)),
     "dp3 plain": Case(layout=Layout(dp=3), zero=zero(0), same_bits=False),
-    "tp2": Case(layout=Layout(tp=2)),
-    "tp4": Case(layout=Layout(tp=4)),
-    "tp2 sp": Case(layout=Layout(tp=2), sequence=True),
-    "tp4 sp": Case(layout=Layout(tp=4), sequence=True),
-    "tp2 sp other model": Case(layout=Layout(tp=2), sequence=True, model=OTHER_MODEL),
-    "tp4 sp qk-norm": Case(layout=Layout(tp=4), sequence=True, model={"qk_norm": True}),
+    "tp2": Case(layout=Layout(tp=2), num_leaves=2),
+    "tp4": Case(layout=Layout(tp=4), num_leaves=2),
+    "tp2 sp": Case(layout=Layout(tp=2), num_leaves=2, sequence=True),
+    "tp4 sp": Case(layout=Layout(tp=4), num_leaves=2, sequence=True),
+    "tp2 sp other model": Case(layout=Layout(tp=2), num_leaves=2, sequence=True, model=OTHER_MODEL),
+    "tp4 sp qk-norm": Case(
+        layout=Layout(tp=4), num_leaves=2, sequence=True, model={"qk_norm": True}
+    ),
     **{f"zero{k}": Case(layout=Layout(dp=4), zero=zero(k)) for k in (1, 2, 3)},
     **{
         f"zero{k} plain": Case(layout=Layout(dp=3), zero=zero(k), same_bits=False)
@@ -89,9 +93,13 @@ CASES = {
     "zero3 tied": Case(layout=Layout(dp=3), zero=zero(3), model=OTHER_MODEL),
     **{f"hybrid 2x2 zero{k}": Case(layout=Layout(dp=4), zero=zero(k, group=2)) for k in (1, 2, 3)},
     "hybrid 2x2 plain": Case(layout=Layout(dp=4), zero=zero(3, group=2), same_bits=False),
-    "tp2 zero3": Case(layout=Layout(dp=2, tp=2), zero=zero(3), sequence=True),
-    "hybrid tp2": Case(layout=Layout(dp=4, tp=2), zero=zero(3, group=2), model={"tied": True}),
-    "tp2 zero1": Case(layout=Layout(dp=2, tp=2), zero=zero(1), model={"qk_norm": True}),
+    "tp2 zero3": Case(layout=Layout(dp=2, tp=2), num_leaves=4, zero=zero(3), sequence=True),
+    "hybrid tp2": Case(
+        layout=Layout(dp=4, tp=2), num_leaves=4, zero=zero(3, group=2), model={"tied": True}
+    ),
+    "tp2 zero1": Case(
+        layout=Layout(dp=2, tp=2), num_leaves=4, zero=zero(1), model={"qk_norm": True}
+    ),
     "uneven": Case(layout=Layout(dp=5), num_leaves=7, microbatches_per_leaf=2),
     "uneven zero3": Case(layout=Layout(dp=5), num_leaves=7, zero=zero(3), microbatches_per_leaf=2),
     "uneven plain": Case(layout=Layout(dp=5), num_leaves=7, zero=zero(2), same_bits=False),
@@ -101,9 +109,11 @@ CASES = {
         )
         for mode, every in (("attention", 1), ("full", 1), ("full", 2))
     },
-    "recompute tp2 sp": Case(layout=Layout(tp=2), sequence=True, recompute=Recompute(mode="full")),
+    "recompute tp2 sp": Case(
+        layout=Layout(tp=2), num_leaves=2, sequence=True, recompute=Recompute(mode="full")
+    ),
     **{
-        f"{name} dp2 tp2": Case(layout=Layout(dp=2, tp=2), model={name: value})
+        f"{name} dp2 tp2": Case(layout=Layout(dp=2, tp=2), num_leaves=4, model={name: value})
         for name, value in (*OTHER_MODEL.items(), ("qk_norm", True), ("num_kv_heads", 4))
     },
 }
@@ -129,51 +139,57 @@ def clip_of(norm):
 def boxes(engine, prefix):
     names = {prefix + name for name in engine.shard_state.shapes}
     return [
-        (fragment.name.removeprefix(prefix), fragment.in_whole, tensor.clone())
+        (fragment.name.removeprefix(prefix), fragment.in_whole, tensor.numpy().copy())
         for fragment, tensor in engine.fragments()
         if fragment.name in names
     ]
 
 
-class Oracle:
-    """The same steps with torch alone, in one process."""
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What one process computes with torch alone: `steps` are losses and gradient norms."""
 
-    def __init__(self, case):
-        self.case = case
-        config = case.spec.model
-        self.model = Transformer(config, z_loss=Z_LOSS).double()
-        self.model.reset(7)
-        self.named = dict(self.model.named_parameters())
-        groups = [
-            {"params": [p for p in self.named.values() if p.ndim > 1], "weight_decay": 0.1},
-            {"params": [p for p in self.named.values() if p.ndim == 1], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    steps: list
+    first_gradients: dict
+    parameters: dict
 
-    def step(self, number, lr):
-        """Cross-entropy and gradient norm."""
-        case = self.case
-        size = 2 * case.num_leaves * case.microbatches_per_leaf
-        batch = np.empty((size, case.spec.model.seq_len + 1), dtype=np.uint16)
-        filler(number)(0, batch)
-        tokens = torch.from_numpy(batch.astype(np.int64))
-        losses = self.model.loss(self.run(tokens[:, :-1]), tokens[:, 1:])
-        self.optimizer.zero_grad()
+
+@functools.cache
+def expected_of(config, batch_size):
+    """Cases that differ in how they share the work out share their oracle."""
+    model = Transformer(config, z_loss=Z_LOSS).double()
+    model.reset(7)
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for p in named.values() if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [p for p in named.values() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    steps, gradients = [], []
+    for number in range(1, NUM_STEPS + 1):
+        optimizer.zero_grad()
+        losses = losses_of(model, number, batch_size)
         (losses.objective / losses.num_tokens).backward()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.named.values()]).item()
-        self.gradients = {name: p.grad.clone() for name, p in self.named.items()}
-        for parameter in self.named.values():
+        gradients.append({name: p.grad.clone() for name, p in named.items()})
+        norm = torch.nn.utils.get_total_norm([p.grad for p in named.values()]).item()
+        steps.append((losses.cross_entropy.item() / losses.num_tokens, norm))
+        for parameter in named.values():
             parameter.grad.mul_(clip_of(norm))
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-        self.optimizer.step()
-        return losses.cross_entropy.item() / losses.num_tokens, norm
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(spec().lr, number)
+        optimizer.step()
+    parameters = {name: p.detach() for name, p in named.items()}
+    return Expected(steps=steps, first_gradients=gradients[0], parameters=parameters)
 
-    def run(self, tokens_BT):
-        x_BTC = self.model.embed(tokens_BT)
-        for layer in self.model.layers:
-            x_BTC = layer(x_BTC)
-        return x_BTC
+
+def losses_of(model, step, batch_size):
+    batch = np.empty((batch_size, model.config.seq_len + 1), dtype=np.uint16)
+    filler(step)(0, batch)
+    tokens = torch.from_numpy(batch.astype(np.int64))
+    x_BTC = model.embed(tokens[:, :-1])
+    for layer in model.layers:
+        x_BTC = layer(x_BTC)
+    return model.loss(x_BTC, tokens[:, 1:])
 
 
 def largest_error(parts, expected):
@@ -184,8 +200,8 @@ def largest_error(parts, expected):
     largest = {name: tensor.abs().max() for name, tensor in expected.items()}
     noise = 1e-5 * max(largest.values())
     return max(
-        ((tensor - expected[name][where]).abs().max() / max(largest[name], noise)).item()
-        for name, where, tensor in parts
+        np.abs(array - expected[name][where].numpy()).max() / max(largest[name], noise).item()
+        for name, where, array in parts
     )
 
 
@@ -202,17 +218,14 @@ def covered(outcomes, expected):
 def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
     case = CASES[name]
     outcomes = pool.run(train, case.layout.world_size, case)
-    oracle = Oracle(case)
-    gradients = None
-    for number, result in enumerate(outcomes[0][0], start=1):
-        loss, norm = oracle.step(number, result.lr)
-        gradients = gradients or oracle.gradients
+    batch_size = 2 * case.num_leaves * case.microbatches_per_leaf
+    expected = expected_of(case.spec.model, batch_size)
+    for result, (loss, norm) in zip(outcomes[0][0], expected.steps, strict=True):
         assert result.applied
         assert result.loss == pytest.approx(loss, rel=1e-7, abs=1e-7)  # in units of 2^-24 nat
         assert math.isclose(result.grad_norm, norm, rel_tol=1e-10)
-    parameters = {name: p.detach() for name, p in oracle.named.items()}
     for results, gradient, state in outcomes:
         assert results == outcomes[0][0]
-        assert largest_error(gradient, gradients) < 1e-10
-        assert largest_error(state, parameters) < 1e-9
-    assert covered([state for *_, state in outcomes], parameters)
+        assert largest_error(gradient, expected.first_gradients) < 1e-10
+        assert largest_error(state, expected.parameters) < 1e-9
+    assert covered([state for *_, state in outcomes], expected.parameters)
