@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from remesh.parallel.buckets import Place, plan_visits, take_turns
 from remesh.parallel.gradients import Accumulators, GradientSum, Slot
 from remesh.parallel.mesh import Mesh
+from remesh.parallel.model.linear import InPlaceGradient
 from remesh.parallel.model.maths import Maths, Whole
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.passes import Passes
@@ -85,10 +86,11 @@ class Assembly:
             weights.expire()
 
     def held_bytes(self) -> dict[str, int]:
-        """Working weights apart from the master weights, and memory that waits to be used again."""
+        """Working weights apart from the master weights, gradients, and memory to be used again."""
         masters = [shard.values for shard in self.state.shards]
         return {
             "weights": room_bytes(self.weights, masters),
+            "gradients": self.workspace.lent_bytes,
             "spare": self.workspace.spare_bytes,
         }
 
@@ -144,4 +146,4 @@ def _slots(state: ShardState, weights: tuple[WorkingWeights, ...], *, tied: bool
 
 def _parameter(flat: Tensor, place: Place) -> nn.Parameter:
     """By way of `data`: a fetch must not count as a change of what backward has saved."""
-    return nn.Parameter(flat[place.start : place.stop].view(place.shape).data)
+    return InPlaceGradient(flat[place.start : place.stop].view(place.shape).data)

@@ -201,7 +201,10 @@ class Engine:
         self.at_step = at_step
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory by use, in bytes: master weights, moments, working weights, gradients."""
+        """Memory by use, in bytes: master weights, moments, working weights, gradients, spare.
+
+        Between steps there are no gradients, but spare memory for those of the next one.
+        """
         return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
 
     def _assemble(self, mesh: Mesh) -> None:

@@ -68,11 +68,14 @@ class TreeSum:
         piece = self._add_up(self._received.view(-1, self._pieces.piece_size))
         shard = self._home()[: piece.numel() * self._mesh.replica.size]
         self._operation = start_all_gather(self._mesh.replica, shard, piece)
+        for buffer in (self._received, self._packed):  # the own piece lies in the shard by now
+            if buffer is not None:
+                self._workspace.give(buffer)
+        self._received = self._packed = None
 
     def total(self) -> Tensor:
         """The own shard of the sum over all leaves of all ranks. Valid until `clear`."""
         self._operation.wait()
-        self._give_exchange()
         return self._home()[: self._pieces.shard_size]
 
     def clear(self) -> None:
@@ -80,7 +83,6 @@ class TreeSum:
         for _, buffer in self._nodes:
             self._workspace.give(buffer)
         self._nodes.clear()
-        self._give_exchange()
 
     def _start(self) -> None:
         """Sends each rank its piece of every node. Two ranks with a node each just add them."""
@@ -135,12 +137,6 @@ class TreeSum:
         self._workspace.give(right)
         return left
 
-    def _give_exchange(self) -> None:
-        for buffer in (self._received, self._packed):
-            if buffer is not None:
-                self._workspace.give(buffer)
-        self._received = self._packed = None
-
 
 class StreamedTreeSum:
     """Sums of one bucket, exchanged leaf by leaf, for gradients that no rank keeps whole.
@@ -188,8 +184,8 @@ class StreamedTreeSum:
         assert self._received is not None
         rows = self._received.view(-1, self._pieces.piece_size)
         for leaf, row in zip(self._leaves(), rows, strict=True):
-            push(self._nodes, (range(leaf, leaf + 1), row), Tensor.add_, self._num_leaves)
-        self._nodes = [self._kept(node, rows) for node in self._nodes]
+            push(self._nodes, (range(leaf, leaf + 1), row), self._joined, self._num_leaves)
+        self._nodes = [self._kept(node) for node in self._nodes]
         for buffer in (*self._sent, self._received):
             self._workspace.give(buffer)
         self._sent, self._received = [], None
@@ -223,13 +219,24 @@ class StreamedTreeSum:
         copy_by_destination(packed.view(self._pieces.num_pieces, -1), gradient, self._pieces)
         return (packed,)
 
-    def _kept(self, node: Node, rows: Tensor) -> Node:
-        """The node in a buffer of its own, if it lies among the rows just received."""
+    def _joined(self, left: Tensor, right: Tensor) -> Tensor:
+        left.add_(right)
+        if not self._is_received(right):
+            self._workspace.give(right)
+        return left
+
+    def _kept(self, node: Node) -> Node:
+        """The node in a buffer of its own."""
         span, row = node
-        if row.untyped_storage().data_ptr() != rows.untyped_storage().data_ptr():
+        if not self._is_received(row):
             return node
         kept = self._workspace.take(self._pieces.piece_size, self._dtype)
         return span, kept.copy_(row)
+
+    def _is_received(self, row: Tensor) -> bool:
+        """Whether it lies among the rows of this round."""
+        assert self._received is not None
+        return row.untyped_storage().data_ptr() == self._received.untyped_storage().data_ptr()
 
 
 def copy_by_destination(rows: Tensor, gradient: Tensor, pieces: Pieces) -> None:
