@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import remesh
-from remesh.cli import job_commands, node_commands
+from remesh.cli import checkpoint, job_commands, node_commands
 from remesh.data.errors import DataError
 from remesh.orchestrator.errors import RemeshError, UserError
 from remesh.parallel.errors import CheckpointError, LayoutError
@@ -49,6 +49,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Build datasets.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(job_commands.app)
 app.add_typer(node_commands.app)
 

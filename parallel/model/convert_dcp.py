@@ -1,5 +1,6 @@
 """Torch distributed checkpoints as weights of a model, and a whole state as one of them."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -52,4 +53,6 @@ def write_checkpoint(folder: Path, config: ModelConfig, read: Read) -> None:
         for name, three in boxes.items()
     }
     model = {name: found[three[""]] for name, three in boxes.items()}
-    save({"model": model, "optimizer": {"state": state}}, checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is one process is meant so
+        save({"model": model, "optimizer": {"state": state}}, checkpoint_id=folder, no_dist=True)

@@ -1,0 +1,45 @@
+"""Storage that tells how much has been read of it: progress for whatever reads."""
+
+from collections.abc import Callable
+from threading import Lock
+
+from remesh.parallel.state.storage import Blob, Storage
+
+Tell = Callable[[int], None]
+
+
+class WatchedStorage:
+    """Tells the bytes read so far after every `every_bytes` of them; else as what it wraps."""
+
+    def __init__(self, storage: Storage, tell: Tell, every_bytes: int = 2**30) -> None:
+        self._storage = storage
+        self._tell = tell
+        self._every_bytes = every_bytes
+        self._read_bytes = 0
+        self._lock = Lock()
+
+    def get(self, path: str) -> bytes:
+        return self._count(self._storage.get(path))
+
+    def get_range(self, path: str, offset: int, length: int) -> bytes:
+        return self._count(self._storage.get_range(path, offset, length))
+
+    def put(self, path: str, data: Blob) -> None:
+        self._storage.put(path, data)
+
+    def put_if_absent(self, path: str, data: Blob) -> bool:
+        return self._storage.put_if_absent(path, data)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._storage.list(prefix)
+
+    def delete(self, path: str) -> None:
+        self._storage.delete(path)
+
+    def _count(self, data: bytes) -> bytes:
+        with self._lock:
+            before = self._read_bytes // self._every_bytes
+            self._read_bytes += len(data)
+            if self._read_bytes // self._every_bytes > before:
+                self._tell(self._read_bytes)
+        return data

@@ -1,0 +1,161 @@
+"""The commands for checkpoints: looked at, verified, written for others, read from others."""
+
+import shlex
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LS_EXAMPLES = """\b
+Examples:
+remesh checkpoint ls runs/tiny
+remesh checkpoint ls examples/tiny.toml --json
+remesh checkpoint ls "s3://bucket/runs/tiny?region=eu-central-1"
+"""
+VERIFY_EXAMPLES = """\b
+Examples:
+remesh checkpoint verify runs/tiny
+remesh checkpoint verify runs/tiny/80
+"""
+SHOW_EXAMPLES = """\b
+Examples:
+remesh checkpoint show runs/tiny
+remesh checkpoint show runs/tiny/step-00000080.gen-3 --json
+"""
+EXPORT_EXAMPLES = """\b
+Examples:
+remesh checkpoint export runs/tiny --to hf out/tiny
+remesh checkpoint export runs/tiny/80 --to hf out/tiny --dtype bf16
+remesh checkpoint export runs/tiny/80 --to dcp out/tiny-dcp
+"""
+IMPORT_EXAMPLES = """\b
+Examples:
+remesh checkpoint import --from hf models/qwen3 job.toml
+remesh checkpoint import --from dcp out/tiny-dcp job.toml --set checkpoint.dir=runs/again
+"""
+
+app = typer.Typer(help="Look at, verify and convert checkpoints.", rich_markup_mode=None)
+
+
+class Format(StrEnum):
+    """hf: Hugging Face's Llama or Qwen3; dcp: a torch distributed checkpoint."""
+
+    HF = "hf"
+    DCP = "dcp"
+
+
+class Float(StrEnum):
+    """What weights are rounded to."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+_DTYPES = {Float.FP32: "float32", Float.BF16: "bfloat16"}
+
+_FILE_CELLS = 240  # of a line that is written to a file or a pipe: nothing is cut off there
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN[/STEP]",
+        help="A run's folder or URL, or its job file; a step is a number or a checkpoint's name.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(epilog=LS_EXAMPLES)
+def ls(target: Target, *, as_json: AsJson = False) -> int:
+    """List the checkpoints of a run, newest first."""
+    from remesh.actors.checkpoints import find, rows  # noqa: PLC0415 - keeps --help fast
+
+    _show({"checkpoints": rows(find(target))}, as_json=as_json)
+    return 0
+
+
+@app.command(epilog=VERIFY_EXAMPLES)
+def verify(target: Target) -> int:
+    """Read every byte of a checkpoint, or of all of a run, and prove it by its hashes."""
+    from remesh.actors.checkpoints import find  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.exporting import verify_all  # noqa: PLC0415 - loads torch
+
+    verify_all(find(target), typer.echo)
+    return 0
+
+
+@app.command(epilog=SHOW_EXAMPLES)
+def show(target: Target, *, as_json: AsJson = False) -> int:
+    """Show what a checkpoint holds: position, job, metrics, files and tensors.
+
+    Without a step it is the newest.
+    """
+    from remesh.actors.checkpoints import find, shown  # noqa: PLC0415 - keeps --help fast
+
+    _show(shown(find(target)), as_json=as_json)
+    return 0
+
+
+@app.command("export", epilog=EXPORT_EXAMPLES)
+def export(
+    target: Target,
+    out: Annotated[str, typer.Argument(metavar="DIR", help="An empty folder, or a new one.")],
+    *,
+    form: Annotated[Format, typer.Option("--to", help="The format to write.")],
+    dtype: Annotated[
+        Float, typer.Option(help="Of the weights of hf; dcp is fp32, with the optimizer's state.")
+    ] = Float.FP32,
+) -> int:
+    """Write a checkpoint as Hugging Face's or torch's, where the run itself is left as it is.
+
+    Without a step it is the newest.
+    """
+    from remesh.actors.checkpoints import find  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.exporting import export as write  # noqa: PLC0415 - loads torch
+
+    typer.echo(write(find(target), form.value, out, _DTYPES[dtype], typer.echo))
+    return 0
+
+
+@app.command("import", epilog=IMPORT_EXAMPLES)
+def import_(
+    source: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the weights.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    *,
+    form: Annotated[Format, typer.Option("--from", help="The format to read.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
+    ] = None,
+) -> int:
+    """Begin a run with weights from elsewhere: remesh run JOB then goes on from them.
+
+    Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
+    """
+    from remesh.actors.importing import import_weights  # noqa: PLC0415 - loads torch
+    from remesh.cli.datasets import ensure_dataset  # noqa: PLC0415
+    from remesh.data.manifest import Manifest  # noqa: PLC0415
+    from remesh.orchestrator.job import load_job  # noqa: PLC0415
+
+    loaded = load_job(job, overrides or ())
+    ensure_dataset(loaded, typer.echo)
+    digest = Manifest.load(Path(loaded.data.dir)).digest
+    ref = import_weights(loaded, digest, form.value, source, typer.echo)
+    command = shlex.join(
+        ["remesh", "run", str(job), *(f"--set={override}" for override in overrides or ())]
+    )
+    typer.echo(f"{loaded.run_dir} begins with {ref.name}; train it with: {command}")
+    return 0
+
+
+def _show(found: dict[str, object], *, as_json: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415 - keeps --help fast
+
+    from remesh.cli.status import print_json, show_status  # noqa: PLC0415
+
+    if as_json:
+        print_json(found)
+        return
+    console = Console()
+    show_status(console if console.is_terminal else Console(width=_FILE_CELLS), found)
