@@ -213,7 +213,7 @@ class Engine:
         self._schedule = data_parallel_schedule(portion, size)
         check_schedule(self._schedule, portion, size)
         self._assembly = assembly
-        self._norm = GradientNorm(self.shard_state, mesh)
+        self._norm = GradientNorm(self.shard_state, mesh, exact=self.spec.same_bits)
         self._partial = self.shard_state.partial_spans()
 
     def _run(self, progress: _Progress) -> None:

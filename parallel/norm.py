@@ -14,10 +14,12 @@ class GradientNorm:
     """Which chunks this rank counts, and how large a unit all ranks count in.
 
     Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
-    replicas of a shard the first one. A rank that holds the whole gradient needs no other.
+    replicas of a shard the first one. A rank that holds the whole gradient needs no other. Unless
+    it is `exact` a bucket's squares are added in whatever order is fast.
     """
 
-    def __init__(self, state: ShardState, mesh: Mesh) -> None:
+    def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
+        self._exact = exact
         self._world = mesh.world
         self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
         self._counted = [_counted(state, bucket, mesh) for bucket in range(len(state.buckets))]
@@ -29,17 +31,22 @@ class GradientNorm:
 
         Raises: Cancelled, GroupError.
         """
-        parts = [
-            chunk_sums(gradient) if counted is None else chunk_sums(gradient)[counted]
-            for gradient, counted in zip(gradients, self._counted, strict=True)
-        ]
-        sums = torch.cat(parts)
+        pairs = zip(gradients, self._counted, strict=True)
+        sums = torch.cat([self._sums(gradient, counted) for gradient, counted in pairs])
         largest = largest_of(sums)
         if self.is_spread:
             message = torch.tensor([largest], dtype=torch.float64, device=self._world.device)
             all_reduce_(self._world, message, "max")
             largest = float(message)
         return square_sum(sums, largest, self._num_chunks)
+
+    def _sums(self, gradient: Tensor, counted: Tensor | None) -> Tensor:
+        if counted is not None:
+            return chunk_sums(gradient)[counted]
+        if self._exact:
+            return chunk_sums(gradient)
+        norm: Tensor = torch.linalg.vector_norm(gradient)
+        return norm.double().square().view(1)
 
 
 def _counted(state: ShardState, bucket: int, mesh: Mesh) -> Tensor | None:
