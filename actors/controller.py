@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 import ray
 
-from remesh.actors.commits import commit_checkpoint
+from remesh.actors.commits import Losses, commit_checkpoint
 from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
 from remesh.actors.inbox import Inbox
@@ -71,7 +71,7 @@ class ControllerActor:
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
         self._timers = Timers(patience_s=options.patience_s)
-        self._folder = RunFolder(Path(spec.folder))
+        self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._begun = begin(spec, options, self._folder)
         self._spec = spec = self._begun.spec
         self._machine = self._begun.machine
@@ -82,6 +82,7 @@ class ControllerActor:
         self._pool = Pool(spec)
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._losses = Losses()
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
@@ -183,6 +184,7 @@ class ControllerActor:
         with self._view.lock:
             commands = self._machine.handle(event, now_s)
             self._metrics.note(event, now_s)
+            self._losses.note(event)
             for command in commands:
                 self._carry_out(command, now_s)
         if isinstance(event, NodeLost):
@@ -207,7 +209,8 @@ class ControllerActor:
             case Drain():
                 self._pool.tell(command.workers, "drain", command.generation, command.save)
             case Commit():
-                self._commits.submit(self._commit, command)
+                loss = self._losses.at(command.step)
+                self._commits.submit(self._commit, command, loss)
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
@@ -241,9 +244,9 @@ class ControllerActor:
         """The rank that a node kill takes down: the highest one that is not on the head."""
         return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
 
-    def _commit(self, command: Commit) -> None:
+    def _commit(self, command: Commit, loss: float | None) -> None:
         try:
-            self._inbox.put(commit_checkpoint(self._folder, self._spec, command))
+            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._inbox.put(

@@ -49,11 +49,15 @@ class Saver:
         waits for that one: storage that is slower than training slows it down and fills no memory.
         """
         assert self._buffer, "prepare comes first"
-        if self._writing:
-            wait([self._writing])
+        self.wait()
         self._buffer.copy(ref)
         path = f"{ref.name}/{self._file_name}"
         self._writing = self._thread.submit(self._write, ref, path, self._buffer)
+
+    def wait(self) -> None:
+        """Nothing is being written any more, and what was has been told."""
+        if self._writing:
+            wait([self._writing])
 
     def _write(self, ref: CheckpointRef, path: str, buffer: ShardBuffer) -> None:
         try:

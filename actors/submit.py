@@ -27,7 +27,8 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
     Raises: UserError for what the user can mend, with nothing started; UnreachableError.
     """
     manifest = _check_data(job)
-    folder = RunFolder(job.run_dir)
+    job = _anchored(job)
+    folder = RunFolder(job.run_dir, job.checkpoint.url)
     folder.probe()
     with ExitStack() as held:
         held.enter_context(folder.lock())
@@ -76,7 +77,7 @@ def _spec(
     run = secrets.token_hex(4)
     return RunSpec(
         run=run,
-        job=_anchored(job),
+        job=job,
         folder=str(folder.path.absolute()),
         data_digest=str(fingerprint["data.digest"]),
         fingerprint=fingerprint,
@@ -112,9 +113,13 @@ def _check_data(job: Job) -> Manifest:
 
 
 def _anchored(job: Job) -> Job:
-    """The job with its data's folder from the root: workers have other working directories."""
+    """The job with its paths from the root: workers have other working directories."""
     data = job.data.model_copy(update={"dir": str(Path(job.data.dir).absolute())})
-    return job.model_copy(update={"data": data})
+    url = job.checkpoint.url
+    if url is None or "://" in url:
+        return job.model_copy(update={"data": data})
+    checkpoint = job.checkpoint.model_copy(update={"url": str(Path(url).absolute())})
+    return job.model_copy(update={"data": data, "checkpoint": checkpoint})
 
 
 def _shape(job: Job, options: RunOptions) -> Shape:

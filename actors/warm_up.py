@@ -9,9 +9,11 @@ import torch
 from remesh.actors.faults import Faults
 from remesh.actors.orders import RunSpec
 from remesh.actors.reporter import Reporter
+from remesh.actors.run_folder import check_shared
 from remesh.actors.saver import Saver
 from remesh.actors.stamps import Stamps
 from remesh.actors.storage import LocalStorage
+from remesh.actors.storage_url import open_storage
 from remesh.actors.trainer import Parts, Trainer
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
@@ -25,15 +27,18 @@ from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.spec import EngineSpec, Precision, Recompute, ZeroSpec
 from remesh.parallel.warm_up import warm_up
 
+_SHARED_S = 5.0  # for which a shared file system may hide a new file
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def build_trainer(
     spec: RunSpec, worker: str, node: str, stamps: Stamps, post: Callable[[Event], None]
 ) -> Trainer:
-    """Raises: DataError, LayoutError."""
+    """Raises: DataError, LayoutError, CheckpointError, UserError."""
     torch.set_num_threads(spec.job.train.threads)
-    storage = LocalStorage(Path(spec.folder))
+    url = spec.job.checkpoint.url
+    storage = open_storage(url or spec.folder)
+    check_shared(storage, url or spec.folder, (spec.incarnation, spec.run), _SHARED_S)
     engine = Engine(engine_spec(spec.job))
     warm_up(engine.spec)
     return Trainer(
@@ -45,7 +50,9 @@ def build_trainer(
             stream=_open_stream(spec.job),
             storage=storage,
             stamps=stamps,
-            faults=Faults(spec=spec, worker=worker, node=node, storage=storage),
+            faults=Faults(
+                spec=spec, worker=worker, node=node, storage=LocalStorage(Path(spec.folder))
+            ),
             reporter=Reporter(worker=worker, post=post),
             saver=Saver(worker=worker, storage=storage, post=post),
             post=post,

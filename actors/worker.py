@@ -20,12 +20,13 @@ from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.data.errors import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.errors import UserError
 from remesh.parallel.errors import CheckpointError, LayoutError
 
 if TYPE_CHECKING:
     from remesh.actors.trainer import Trainer
 
-USER_ERRORS = (DataError, LayoutError, CheckpointError)
+USER_ERRORS = (DataError, LayoutError, CheckpointError, UserError)
 
 
 class Worker:
