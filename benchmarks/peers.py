@@ -64,9 +64,13 @@ def tuned(peer: Peer, recipe: Recipe, group: Group, tokens: Tensor) -> tuple["Tr
     """The peer with the settings that are fastest here, found one setting at a time."""
     choices = {**peer.choices, "fused": (True, False)}
     best = {name: values[0] for name, values in choices.items()}
+    best_s = _trial_s(peer, recipe, group, tokens, best)
     for name, values in choices.items():
-        times = [_trial_s(peer, recipe, group, tokens, {**best, name: v}) for v in values]
-        best[name] = values[times.index(min(times))]
+        for value in values[1:]:
+            settings = {**best, name: value}
+            trial_s = _trial_s(peer, recipe, group, tokens, settings)
+            if trial_s < best_s:
+                best, best_s = settings, trial_s
     return Trainer(peer, recipe, best), best
 
 

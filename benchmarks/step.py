@@ -77,8 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="2 ranks, small models, fewer rounds")
     parser.add_argument("--peer", choices=PEERS, action="append", help="only this peer")
+    parser.add_argument("--rounds", type=int, help="turns of each contestant")
     arguments = parser.parse_args()
     sizes, rounds = (SIZES[:2], 5) if arguments.quick else (SIZES, 15)
+    rounds = arguments.rounds or rounds
     rows = []
     for kind in arguments.peer or PEERS:
         for ranks in (2,) if arguments.quick else (2, 4):
