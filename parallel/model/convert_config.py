@@ -79,7 +79,7 @@ def config_of(model: ModelConfig, dtype: str) -> dict[str, Any]:
 
 def _kind(values: Values) -> str:
     kind = values.get("model_type")
-    if kind in _EXPERTS:
+    if isinstance(kind, str) and kind in _EXPERTS:
         raise CheckpointError(
             f"config.json: {_EXPERTS[kind]} has experts, which come with expert parallelism and "
             "are not there yet; use a llama or qwen3"
@@ -96,12 +96,14 @@ def _check(values: Values, head_width: int) -> None:
             f"config.json: head_dim = {head_dim}, and heads are hidden_size / num_attention_heads "
             f"= {head_width} wide here; use a model where both are equal"
         )
-    if (act := values.get("hidden_act", "silu")) not in ("silu", "swish"):
+    act = values.get("hidden_act", "silu")
+    if act not in ("silu", "swish"):
         raise CheckpointError(
             f"config.json: hidden_act = {act!r} is unknown; use a model with silu"
         )
-    layers = values.get("layer_types") or ()
-    if values.get("use_sliding_window") or any(kind != "full_attention" for kind in layers):
+    layers = values.get("layer_types") or []
+    full = ["full_attention"] * (len(layers) if isinstance(layers, list) else 0)
+    if values.get("use_sliding_window") or layers != full:
         raise CheckpointError(
             "config.json: sliding-window attention is not there yet; use a model whose layers all "
             "see every position"
@@ -117,6 +119,8 @@ def _theta(values: Values) -> float:
     theta = values.get("rope_theta")
     for key in ("rope_scaling", "rope_parameters"):
         told = values.get(key) or {}
+        if not isinstance(told, dict):
+            raise CheckpointError(f"config.json: {key} = {told!r} is no table; fetch it again")
         kind = told.get("rope_type", told.get("type", "default"))
         if kind != "default":
             raise CheckpointError(

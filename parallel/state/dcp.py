@@ -28,6 +28,7 @@ METADATA = ".metadata"
 MAX_METADATA_BYTES = 256 * 2**20
 
 _MAX_TENSOR_PICKLE_BYTES = 1 << 16
+_ZIP = b"PK\x03\x04"
 _SHARDING = "DCP_SHARDING_INFO"
 _FILE = re.compile(r"[\w.-]+\.distcp", re.ASCII)
 _TYPES = "torch.distributed.checkpoint.metadata."
@@ -198,6 +199,8 @@ def _boxes(metadata: Mapping[str, Any]) -> Iterator[Box]:
 def _start_in_archive(storage: Storage, box: Box) -> int:
     """The box's own pickle has to tell the shape that is expected."""
     size = box.archive_bytes
+    if storage.get_range(box.path, box.start, len(_ZIP)) != _ZIP:
+        raise ValueError("no zip archive begins where it should")
     archive = Archive(RangedFile(storage, box.path, box.start, size), size)
     start, num_bytes = archive.place("data/0")
     told = plain_data(archive.read("data.pkl", _MAX_TENSOR_PICKLE_BYTES), _IN_TENSORS)

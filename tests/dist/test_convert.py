@@ -1,0 +1,126 @@
+"""Against transformers: its models computed here, and models trained here computed there."""
+
+import foreign_models
+import numpy as np
+import pytest
+import torch
+from converted_ranks import (
+    AFTER,
+    SEQ_LEN,
+    TOKENS_BT,
+    VOCABULARY,
+    compute,
+    put_together,
+    train_and_save,
+)
+
+from remesh.actors.checkpoints import find
+from remesh.actors.exporting import export
+from remesh.actors.storage import LocalStorage
+from remesh.parallel.layout import Layout
+from remesh.parallel.model.convert import read_model
+from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.state.checkpoint import commit
+from remesh.parallel.state.manifest import (
+    CheckpointManifest,
+    DataPosition,
+)
+
+ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+LAYOUTS = {
+    "tp2": (Layout(tp=2), ZeroSpec()),
+    "zero3": (Layout(dp=2), ZERO3),
+    "tp2 zero3": (Layout(dp=2, tp=2), ZERO3),
+}
+MODELS = {
+    "llama": ("llama", False, False),
+    "tied llama": ("llama", True, False),
+    "biased llama": ("llama", False, True),
+    "qwen3": ("qwen3", False, False),
+    "tied qwen3": ("qwen3", True, False),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folder and logits of each model; the untied ones lie in many files."""
+    made = {}
+    for name, (kind, tied, biased) in MODELS.items():
+        folder = tmp_path_factory.mktemp("model")
+        model = foreign_models.make(kind, tied, biased=biased)
+        model.save_pretrained(folder, max_shard_size="1GB" if tied else "20KB")
+        made[name] = (folder, foreign_models.logits_of(model, TOKENS_BT))
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_model_of_transformers_has_the_same_logits_here(pool, models, layout, name):
+    folder, expected = models[name]
+    place, zero = LAYOUTS[layout]
+    results = pool.run(compute, place.world_size, folder, place, zero)
+    found = put_together([share for share, _, _ in results[: place.tp]], VOCABULARY)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 1e-5
+    for rank in range(place.tp, place.world_size):
+        assert np.array_equal(results[rank][0], results[rank - place.tp][0])
+
+
+def test_a_rank_reads_its_own_part_only(pool, models):
+    folder, _ = models["qwen3"]
+    for _, read_bytes, held_bytes in pool.run(compute, 2, folder, *LAYOUTS["zero3"]):
+        assert read_bytes <= 1.01 * held_bytes
+    tensors = pool.run(compute, 2, folder, *LAYOUTS["tp2"])
+    # All rows of the two matrices a layer that are cut by columns, half of everything else.
+    columns_bytes = 4 * 2 * (48 * 48 + 48 * 80)
+    for _, read_bytes, held_bytes in tensors:
+        assert read_bytes <= 1.01 * held_bytes + columns_bytes / 2
+
+
+def commit_model(run, files, config):
+    """As a run commits it: the manifest tells the model by the keys of the job file."""
+    values = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    del values["seq_len"]
+    fingerprint = {f"model.{name}": value for name, value in values.items()}
+    manifest = CheckpointManifest(
+        step=AFTER.step,
+        generation=AFTER.generation,
+        fingerprint={**fingerprint, "train.seq_len": SEQ_LEN},
+        bit_key="cpu",
+        data=DataPosition(digest="d", position=12),
+        files=tuple(files),
+        created_by={},
+    )
+    commit(LocalStorage(run), manifest)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("llama", "tp2 zero3"), ("biased llama", "tp2"), ("tied qwen3", "zero3"), ("qwen3", "tp2")],
+)
+def test_a_model_trained_here_has_the_same_logits_in_transformers(
+    pool, models, tmp_path, name, layout
+):
+    folder, before = models[name]
+    place, zero = LAYOUTS[layout]
+    run, out = tmp_path / "run", tmp_path / "out"
+    results = pool.run(train_and_save, place.world_size, folder, place, zero, run)
+    commit_model(run, [file for _, file, _ in results], read_model(LocalStorage(folder), SEQ_LEN))
+    export(find(f"{run}/3"), "hf", str(out), "float32", pytest.fail)
+    here = put_together([share for share, _, _ in results[: place.tp]], VOCABULARY)
+    there = foreign_models.logits_of(foreign_models.loaded(out), TOKENS_BT)
+    assert np.abs(here - there).max() < 1e-5
+    assert np.abs(here - before).max() > 1e-2
+
+
+def test_what_is_rounded_on_export_is_rounded_once(pool, models, tmp_path):
+    folder, _ = models["tied qwen3"]
+    run, out = tmp_path / "run", tmp_path / "out"
+    results = pool.run(train_and_save, 2, folder, *LAYOUTS["tp2"], run)
+    commit_model(run, [file for _, file, _ in results], read_model(LocalStorage(folder), SEQ_LEN))
+    export(find(str(run)), "hf", str(out / "bf16"), "bfloat16", pytest.fail)
+    export(find(str(run)), "hf", str(out / "fp32"), "float32", pytest.fail)
+    rounded = foreign_models.loaded(out / "bf16").state_dict()
+    for key, value in foreign_models.loaded(out / "fp32").state_dict().items():
+        assert rounded[key].dtype == torch.bfloat16
+        assert torch.equal(rounded[key], value.bfloat16())

@@ -1,0 +1,119 @@
+import pytest
+
+from remesh.parallel.errors import CheckpointError
+from remesh.parallel.model.config import ModelConfig, parameter_shapes
+from remesh.parallel.model.convert_config import config_of, model_of
+from remesh.parallel.model.convert_names import hugging_face_name, names_in
+
+SIZES = {
+    "num_layers": 2,
+    "width": 48,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "ffn_width": 80,
+    "vocab_size": 61,
+    "seq_len": 20,
+}
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "intermediate_size": 80,
+    "vocab_size": 61,
+}
+QWEN3 = {**LLAMA, "model_type": "qwen3"}
+
+
+def model(**more):
+    return ModelConfig(**{**SIZES, **more})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        model(rope_theta=500000.0, norm_eps=1e-6),
+        model(tied=True, num_kv_heads=4),
+        model(qk_norm=True),
+        model(bias=True),
+        model(qk_norm=True, tied=True),
+    ],
+)
+def test_a_model_written_as_config_json_is_read_as_the_same(config):
+    assert model_of(config_of(config, "float32"), SIZES["seq_len"]) == config
+
+
+def test_what_a_config_leaves_out_is_what_transformers_takes_for_it():
+    found = model_of(LLAMA, 8)
+    assert found == model(seq_len=8, num_kv_heads=4, norm_eps=1e-6)
+    assert model_of({**QWEN3, "rope_theta": 1e6, "rope_scaling": None}, 8).rope_theta == 1e6
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"model_type": "mixtral"}, "Mixtral has experts, which come with expert parallelism"),
+        ({"model_type": "gpt2"}, "model_type = 'gpt2' is unknown; use llama or qwen3"),
+        ({"model_type": ["llama"]}, "is unknown; use llama or qwen3"),
+        ({"head_dim": 128}, "head_dim = 128, and heads are hidden_size / num_attention_heads = 12"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "rope_scaling is of type 'llama3'",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling is of type 'linear'"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters is of type 'yarn'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"rope_parameters": [1]}, "rope_parameters = [1] is no table"),
+        ({"layer_types": 5}, "sliding-window attention is not there yet"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is unknown"),
+        ({"use_sliding_window": True}, "sliding-window attention is not there yet"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window attention"),
+        ({"quantization_config": {"bits": 4}}, "the weights are quantized"),
+        ({"attention_bias": True}, "attention_bias = True, mlp_bias = False"),
+        ({"hidden_size": "48"}, "hidden_size = '48' is no whole number above 0"),
+        ({"num_attention_heads": 0}, "num_attention_heads = 0 is no whole number above 0"),
+        ({"num_key_value_heads": True}, "num_key_value_heads = True is no whole number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan is no number above 0"),
+        ({"rope_theta": "big"}, "rope_theta = 'big' is no number above 0"),
+    ],
+)
+def test_what_this_model_cannot_do_is_refused_by_name(values, text):
+    with pytest.raises(CheckpointError) as caught:
+        model_of({**LLAMA, **values}, 20)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"norm": "layer"}, "model.norm = layer"),
+        ({"positions": "learned"}, "model.positions = learned"),
+        ({"activation": "gelu"}, "model.activation = gelu"),
+        ({"bias": True, "qk_norm": True}, "model.bias and model.qk_norm"),
+    ],
+)
+def test_a_model_that_hugging_face_has_no_class_for_is_not_written(more, text):
+    with pytest.raises(CheckpointError, match="export with --to dcp") as caught:
+        config_of(model(**more), "float32")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "module.model."])
+@pytest.mark.parametrize("named", [hugging_face_name, str])
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_are_found_under_either_names_behind_any_prefix(prefix, named, tied):
+    config = model(qk_norm=True, tied=tied)
+    expected = {name: prefix + named(name) for name in parameter_shapes(config)}
+    others = ["step", "optimizer.state.norm.weight.exp_avg", "lm_head.weight"]
+    tables = [f"{prefix}model.layers.0.self_attn.rotary_emb.inv_freq"]
+    assert names_in([*expected.values(), *others, *tables], config) == expected
+
+
+def test_names_that_are_missing_too_many_or_of_somebody_else_are_told():
+    names = [hugging_face_name(name) for name in parameter_shapes(model())]
+    with pytest.raises(CheckpointError, match=r"self_attn.q_norm.weight is missing, and 3 more"):
+        names_in(names, model(qk_norm=True))
+    with pytest.raises(CheckpointError, match=r"layers.1.*is no part of this model, and 8 more"):
+        names_in(names, model(num_layers=1))
+    with pytest.raises(CheckpointError, match=r"but there is tok_embeddings.weight; save"):
+        names_in(["tok_embeddings.weight"], model())
