@@ -5,26 +5,38 @@ from the layouts alone, on all ranks alike, and one exchange moves it: from repl
 joined, or from everybody to everybody when the layout changes.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.collectives import all_gather, all_to_all
+from remesh.parallel.collectives import all_gather, start_all_to_all
 from remesh.parallel.engine import Engine, Holding
-from remesh.parallel.group import Group
+from remesh.parallel.group import Group, Operation
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.shard_state import Cut, ShardState
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.reshard import Held, Move, reshard_all
 
+ROUND_BYTES = 8 * 2**20  # that a rank sends to another at once, unless a single box has more
+
 _ALIGNMENT = 8  # bytes: every tensor type can be read from such a place
 _META = torch.device("meta")
 
+_Pairs = dict[tuple[int, int], list[Move]]
 
-def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: int) -> None:
+
+def share_state(
+    engine: Engine,
+    mesh: Mesh,
+    holding: Holding | None,
+    at_step: int,
+    *,
+    round_bytes: int = ROUND_BYTES,
+) -> None:
     """Brings every rank to `at_step` with what the holdings of all of them make up.
 
     All ranks call it, after `Engine.form`, with what they held before. A rank that has its part
@@ -40,7 +52,7 @@ def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: in
         wanted = {rank: Cut.at(engine.spec, mesh.layout, mesh.shard.size, rank) for rank in held}
         lacking = {rank: cut for rank, cut in wanted.items() if held[rank] != cut}
         if lacking:
-            exchange = _Exchange(engine.spec, mesh.world, held, lacking)
+            exchange = _Exchange(engine.spec, mesh.world, held, lacking, round_bytes)
             exchange.run(holding, engine.shard_state)
         if holding is not None and mesh.world.rank not in lacking:
             _copy(holding.state, engine.shard_state)
@@ -80,24 +92,27 @@ class _Exchange:
     group: Group
     held: Mapping[int, Cut | None]
     lacking: Mapping[int, Cut]
+    round_bytes: int
 
     def run(self, holding: Holding | None, target: ShardState) -> None:
+        """A round is packed and one is unpacked while one is on its way, in two buffers by turns:
+        memory that has been used before is several times as fast, and there is little of it.
+        """
         plans = self._plans()
-        rank, ranks = self.group.rank, range(self.group.size)
-        mine = [move for move in plans.get(rank, ()) if not move.is_local]
-        received = [[move for move in mine if move.source == other] for other in ranks]
-        sent = [
-            [m for m in plans.get(other, ()) if m.source == rank and not m.is_local]
-            for other in ranks
-        ]
         source = dict(holding.state.fragments()) if holding else {}
-        incoming = self._send(source, sent, received)
         own = dict(target.fragments())
-        for move in plans.get(rank, ()):
+        for move in plans.get(self.group.rank, ()):
             if move.is_local:
                 own[move.want][move.write] = source[move.held][move.read]
-        for move, part in incoming:
-            own[move.want][move.write] = part
+        buffers = [_Buffer(self.group.device), _Buffer(self.group.device)]
+        on_its_way: _Sent | None = None
+        for number, pairs in enumerate(_rounds(plans, self.round_bytes)):
+            following = self._send(pairs, source, buffers[number % 2])
+            if on_its_way:
+                on_its_way.receive(own)
+            on_its_way = following
+        if on_its_way:
+            on_its_way.receive(own)
 
     def _plans(self) -> dict[int, list[Move]]:
         fragments = {cut: _fragments(self.spec, cut) for cut in self._cuts()}
@@ -111,20 +126,63 @@ class _Exchange:
     def _cuts(self) -> set[Cut]:
         return {*self.lacking.values(), *(cut for cut in self.held.values() if cut)}
 
-    def _send(
-        self,
-        source: Mapping[Fragment, Tensor],
-        sent: Sequence[Sequence[Move]],
-        received: Sequence[Sequence[Move]],
-    ) -> Iterator[tuple[Move, Tensor]]:
+    def _send(self, pairs: _Pairs, source: Mapping[Fragment, Tensor], buffer: "_Buffer") -> "_Sent":
+        rank, ranks = self.group.rank, range(self.group.size)
+        sent = [pairs.get((rank, other), []) for other in ranks]
+        received = [pairs.get((other, rank), []) for other in ranks]
         sizes = [sum(map(_room, moves)) for moves in sent]
         out_sizes = [sum(map(_room, moves)) for moves in received]
-        packed = torch.empty(sum(sizes), dtype=torch.uint8, device=self.group.device)
+        packed, arriving = buffer.take(sum(sizes), sum(out_sizes))
         for place, move in _places(packed, sent):
             place.copy_(source[move.held][move.read])
-        arrived = torch.empty(sum(out_sizes), dtype=torch.uint8, device=self.group.device)
-        all_to_all(self.group, arrived, packed, out_sizes, sizes)
-        return ((move, place) for place, move in _places(arrived, received))
+        operation = start_all_to_all(self.group, arriving, packed, out_sizes, sizes)
+        return _Sent(operation=operation, parts=list(_places(arriving, received)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A round on its way, and where each box of it will lie."""
+
+    operation: Operation
+    parts: list[tuple[Tensor, Move]]
+
+    def receive(self, own: Mapping[Fragment, Tensor]) -> None:
+        self.operation.wait()
+        for part, move in self.parts:
+            own[move.want][move.write] = part
+
+
+class _Buffer:
+    """Memory of one round, which grows to the largest that it serves."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._packed = self._arriving = torch.empty(0, dtype=torch.uint8, device=device)
+
+    def take(self, packed_bytes: int, arriving_bytes: int) -> tuple[Tensor, Tensor]:
+        if len(self._packed) < packed_bytes:
+            self._packed = self._packed.new_empty(packed_bytes)
+        if len(self._arriving) < arriving_bytes:
+            self._arriving = self._arriving.new_empty(arriving_bytes)
+        return self._packed[:packed_bytes], self._arriving[:arriving_bytes]
+
+
+def _rounds(plans: Mapping[int, Sequence[Move]], round_bytes: int) -> list[_Pairs]:
+    """What each sends to each other one, in rounds; the same on all ranks."""
+    rounds: list[_Pairs] = []
+    filled: dict[tuple[int, int], tuple[int, int]] = {}
+    for destination, moves in plans.items():
+        for move in moves:
+            if move.is_local:
+                continue
+            pair = (int(move.source), destination)
+            number, num_bytes = filled.get(pair, (0, 0))
+            if num_bytes and num_bytes + _room(move) > round_bytes:
+                number, num_bytes = number + 1, 0
+            filled[pair] = (number, num_bytes + _room(move))
+            while len(rounds) <= number:
+                rounds.append(defaultdict(list))
+            rounds[number][pair].append(move)
+    return rounds
 
 
 def _fragments(spec: EngineSpec, cut: Cut) -> list[Fragment]:

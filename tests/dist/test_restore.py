@@ -87,7 +87,7 @@ def change_layouts(seat, names):
             mesh = part.mesh(layout, zero.shard_size(layout.dp), generation=generation)
             fresh.form(mesh)
             if step:
-                share_state(fresh, mesh, holding, step)
+                share_state(fresh, mesh, holding, step, round_bytes=3000)
             else:
                 fresh.reset()
             losses += [fresh.step(k, work_of(mesh, k)).loss for k in (step + 1, step + 2)]

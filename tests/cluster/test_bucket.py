@@ -1,0 +1,33 @@
+"""A run whose checkpoints lie in a bucket, on a real S3 server."""
+
+import sys
+from pathlib import Path
+
+from place import SHORT
+
+sys.path.append(str(Path(__file__).parents[1] / "dist"))
+
+from s3_server import HOST, make_bucket, s3_server
+
+from remesh.actors.storage_url import open_storage
+
+
+def test_a_run_is_saved_to_a_bucket_and_continued_from_there(place, monkeypatch):
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setitem(place.environment, key, "nobody")
+        monkeypatch.setenv(key, "nobody")
+    with s3_server() as port:
+        make_bucket(port, "bucket")
+        url = f"s3://bucket/run?endpoint_override={HOST}:{port}&scheme=http&region=eu-west-1"
+        settings = ("--set", f"checkpoint.url={url}", "--set", "checkpoint.dir=runs/bucket")
+        outcomes = [
+            place.run(SHORT, *settings, "--set", f"train.steps={steps}") for steps in (20, 30)
+        ]
+        found = open_storage(url).list("")
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes[-1].err
+    assert "from step 20 with checkpoint step-00000020.gen-1" in outcomes[1].out
+    assert [path for path in found if path.endswith("manifest.json")] == [
+        "step-00000020.gen-1/manifest.json",
+        "step-00000030.gen-2/manifest.json",
+    ]
+    assert not list((place.root / "runs" / "bucket").glob("step-*"))
