@@ -34,7 +34,10 @@ def start_all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> Operation
 
 
 def reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> None:
-    """`tensor` holds a part for each rank, one after the other; `out` is the own part's sum."""
+    """`tensor` holds a part for each rank, one after the other; `out` is the own part's sum.
+
+    It may lie in the place of the own part.
+    """
     start_reduce_scatter(group, out, tensor).wait()
 
 

@@ -16,7 +16,7 @@ from remesh.parallel.workspace import Workspace
 
 
 class PlainSum:
-    """Sums of one bucket, reduced once. Used as TreeSum is."""
+    """Sums of one bucket, reduced once, in place. Used as TreeSum is."""
 
     def __init__(
         self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
@@ -44,8 +44,8 @@ class PlainSum:
         if self._pieces.num_shards == 1:
             self._operation = start_all_reduce_(self._mesh.data, self.take())
         else:
-            self._shard = self._workspace.take(self._pieces.shard_size, self._dtype)
             shards = self.take()[: self._pieces.num_shards * self._pieces.shard_size]
+            self._shard = shards.view(self._pieces.num_shards, -1)[self._mesh.shard.rank]
             self._operation = start_reduce_scatter(self._mesh.shard, self._shard, shards)
         return True
 
@@ -59,9 +59,8 @@ class PlainSum:
         return self.take()[: self._pieces.size] if self._shard is None else self._shard
 
     def clear(self) -> None:
-        for buffer in (self._sum, self._shard):
-            if buffer is not None:
-                self._workspace.give(buffer)
+        if self._sum is not None:
+            self._workspace.give(self._sum)
         self._sum = self._shard = None
 
 
