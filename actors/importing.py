@@ -42,22 +42,26 @@ START = CheckpointRef(step=0, generation=0)
 Note = Callable[[str], None]
 
 
-def import_weights(
-    job: Job, data_digest: str, form: Format, source: str, note: Note
-) -> CheckpointRef:
-    """Makes a new run of this job that starts from the weights in `source`.
+def open_source(job: Job, form: Format, source: str) -> Weights:
+    """The weights in a folder or behind a URL, which have to be those of the job's model.
+
+    Raises: UserError, CheckpointError or LayoutError, with the cure.
+    """
+    return _open(_model(job), form, source)
+
+
+def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> CheckpointRef:
+    """Makes a new run of this job that starts from these weights.
 
     Cost: memory for a file of 1 GB; nothing is committed before all is written.
-    Raises: UserError, CheckpointError or LayoutError, with no run begun.
+    Raises: UserError or CheckpointError, with no run begun.
     """
-    config = ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
-    weights = _open(config, form, source)
     folder = RunFolder(job.run_dir)
     folder.probe()
     with folder.lock():
         folder.check_free()
         _check_new(folder)
-        files = write_start(folder.storage, parameter_shapes(config), weights, note)
+        files = write_start(folder.storage, parameter_shapes(_model(job)), weights, note)
         manifest = CheckpointManifest(
             step=START.step,
             generation=START.generation,
@@ -91,6 +95,10 @@ def write_start(
         files.append(write_shard(storage, path, room))
         note(f"file {number + 1} of {num_files}: {files[-1].size_bytes:,} bytes")
     return files
+
+
+def _model(job: Job) -> ModelConfig:
+    return ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
 
 
 def _open(config: ModelConfig, form: Format, source: str) -> Weights:

@@ -133,15 +133,16 @@ def import_(
 
     Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
     """
-    from remesh.actors.importing import import_weights  # noqa: PLC0415 - loads torch
+    from remesh.actors.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.cli.datasets import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
     from remesh.orchestrator.job import load_job  # noqa: PLC0415
 
     loaded = load_job(job, overrides or ())
+    weights = open_source(loaded, form.value, source)
     ensure_dataset(loaded, typer.echo)
     digest = Manifest.load(Path(loaded.data.dir)).digest
-    ref = import_weights(loaded, digest, form.value, source, typer.echo)
+    ref = begin_run(loaded, digest, weights, typer.echo)
     command = shlex.join(
         ["remesh", "run", str(job), *(f"--set={override}" for override in overrides or ())]
     )

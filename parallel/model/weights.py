@@ -13,6 +13,8 @@ from remesh.parallel.state.fragments import Fragment, cover_problems
 from remesh.parallel.state.shards import empty
 from remesh.parallel.state.storage import Storage
 
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
@@ -45,6 +47,11 @@ def weights_of(
     found = tuple(_renamed(one, ours[one.fragment.name]) for one in stored)
     shapes = parameter_shapes(config)
     for one in found:
+        if one.fragment.dtype not in _FLOATS:
+            raise CheckpointError(
+                f"{one.path}: {names[one.fragment.name]} is {one.fragment.dtype}; use weights in "
+                f"one of {', '.join(_FLOATS)}"
+            )
         name, shape = one.fragment.name, one.fragment.global_shape
         if shape != shapes[name]:
             raise CheckpointError(

@@ -25,6 +25,7 @@ from remesh.parallel.state.storage import Storage
 _LENGTH_BYTES = 8
 # A box whose bytes lie further apart than this is read in several pieces.
 _PIECE_BYTES = 32 * 2**20
+_TOO_MANY = 2**50  # elements or bytes: no file system has files of that size
 _NAMES = {stored: name for name, (stored, _) in DTYPES.items()}
 
 
@@ -120,7 +121,7 @@ def _stored(path: str, name: str, told: Mapping[str, Any], first: int) -> Stored
 def counts(values: Iterable[Any]) -> Numbers:
     """Raises: ValueError if one of them is no whole number from 0 on."""
     numbers = tuple(values)
-    if not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
+    if not all(type(number) is int and 0 <= number < _TOO_MANY for number in numbers):
         raise ValueError(f"{numbers} are no counts")
     return numbers
 
