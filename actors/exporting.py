@@ -30,7 +30,7 @@ def verify_all(target: Target, note: Note) -> None:
 def export(target: Target, form: Format, out: str, dtype: str, note: Note) -> str:
     """Writes a checkpoint for others, into an empty place; says what has been written.
 
-    Cost: memory for two files of 2 GB (hf), or for the whole state (dcp).
+    Cost: memory for a file of 2 GB and its weights in fp32 (hf), or for the whole state (dcp).
     Raises: UserError, CheckpointError.
     """
     ref = target.named

@@ -14,7 +14,7 @@ from torch import Tensor
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.model.config import ModelConfig, parameter_shapes
 from remesh.parallel.model.convert_config import config_of, model_of
-from remesh.parallel.model.convert_names import HEAD, hugging_face_name, names_in
+from remesh.parallel.model.convert_names import head_beside, hugging_face_name, names_in
 from remesh.parallel.model.weights import Weights, check_tied, weights_of
 from remesh.parallel.state.bounded_json import parse
 from remesh.parallel.state.foreign import Stored, safetensors_file
@@ -51,7 +51,7 @@ def open_weights(storage: Storage, config: ModelConfig) -> Weights:
     stored = {one.fragment.name: one for one in _all_stored(storage)}
     names = names_in(stored, config)
     weights = weights_of(storage, (stored[theirs] for theirs in names.values()), names, config)
-    head = hugging_face_name(HEAD)
+    head = head_beside(names)
     if config.tied and head in stored:
         check_tied(weights, [stored[head]])
     return weights
@@ -67,7 +67,8 @@ def write_model(
     """Writes a model as `from_pretrained` reads it, config.json last; the names of the files.
 
     `read` gives weights by fragment, in fp32; they are rounded to `dtype`.
-    Cost: memory for two files. Raises: CheckpointError if Hugging Face has no such model.
+    Cost: memory for a file and its weights in fp32.
+    Raises: CheckpointError if Hugging Face has no such model.
     """
     values = config_of(config, dtype)
     fragments = [whole(name, shape, dtype) for name, shape in parameter_shapes(config).items()]

@@ -7,8 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from remesh.parallel.model.config import ModelConfig, parameter_shapes
-from remesh.parallel.model.convert_names import names_in
-from remesh.parallel.model.weights import Weights, weights_of
+from remesh.parallel.model.convert_names import head_beside, names_in
+from remesh.parallel.model.weights import Weights, check_tied, weights_of
 from remesh.parallel.shard_state import COUNT, MOMENTS
 from remesh.parallel.state.dcp import boxes_in, located
 from remesh.parallel.state.fragments import Fragment, whole
@@ -28,7 +28,11 @@ def open_weights(storage: Storage, config: ModelConfig) -> Weights:
     names = names_in({box.fragment.name for box in boxes}, config)
     wanted = set(names.values())
     stored = (located(storage, box) for box in boxes if box.fragment.name in wanted)
-    return weights_of(storage, stored, names, config)
+    weights = weights_of(storage, stored, names, config)
+    if config.tied:
+        head = head_beside(names)
+        check_tied(weights, [located(storage, box) for box in boxes if box.fragment.name == head])
+    return weights
 
 
 def write_checkpoint(folder: Path, config: ModelConfig, read: Read) -> None:

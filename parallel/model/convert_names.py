@@ -63,6 +63,15 @@ def names_in(found: Collection[str], config: ModelConfig) -> dict[str, str]:
     )
 
 
+def head_beside(names: Mapping[str, str]) -> str:
+    """What the head would be called in the files in which the parameters have these names."""
+    embedding = names[EMBEDDING]
+    anchor, head = hugging_face_name(EMBEDDING), hugging_face_name(HEAD)
+    if not embedding.endswith(anchor):
+        anchor, head = EMBEDDING, HEAD
+    return embedding.removesuffix(anchor) + head
+
+
 def _prefixes(found: Collection[str], anchor: str) -> list[str]:
     ends = [name.removesuffix(anchor) for name in found if name.endswith(anchor)]
     return sorted((end for end in ends if not end or end.endswith(".")), key=len)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from remesh.parallel.errors import CheckpointError
 from remesh.parallel.model.config import ModelConfig, parameter_shapes
+from remesh.parallel.model.convert_names import EMBEDDING
 from remesh.parallel.state.foreign import Stored, read_stored
 from remesh.parallel.state.fragments import Fragment, cover_problems
 from remesh.parallel.state.shards import empty
@@ -69,14 +70,13 @@ def check_tied(weights: Weights, head: Collection[Stored]) -> None:
 
     Cost: reads both. Raises: CheckpointError.
     """
-    (embedding,) = (one for one in weights.stored if one.fragment.name == "embedding.weight")
     wanted = [one.fragment for one in head]
     for theirs, tensor in read_stored(weights.storage, head, wanted).items():
-        mine = replace(theirs, name=embedding.fragment.name)
+        mine = replace(theirs, name=EMBEDDING)
         if not torch.equal(tensor, weights.read([mine])[mine]):
             raise CheckpointError(
-                f"config.json says tie_word_embeddings = true, but {theirs.name} is not the "
-                "embedding; set it to false, here and in the job's model.tied"
+                f"the model is tied, but its {theirs.name} is not the embedding; set model.tied to "
+                "false, and tie_word_embeddings where there is a config.json"
             )
 
 

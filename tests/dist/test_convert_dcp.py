@@ -6,6 +6,7 @@ import pickle
 import shutil
 import warnings
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -174,6 +175,17 @@ def test_places_that_cannot_be_are_told(saved, tmp_path, fields, text):
     with pytest.raises(CheckpointError) as caught:
         open_weights(LocalStorage(folder), MODEL)
     assert text in str(caught.value)
+
+
+def test_a_tied_model_is_not_made_of_one_with_a_head_of_its_own(saved, tmp_path):
+    tied = replace(MODEL, tied=True)
+    with pytest.raises(CheckpointError, match=r"its model.head.weight is not the embedding; set m"):
+        open_weights(LocalStorage(saved), tied)
+    weights = values()
+    weights["head.weight"] = weights["embedding.weight"].clone()
+    dcp.save(weights, checkpoint_id=tmp_path, no_dist=True)
+    names = {one.fragment.name for one in open_weights(LocalStorage(tmp_path), tied).stored}
+    assert names == parameter_shapes(tied).keys()
 
 
 def test_a_tensor_that_does_not_lie_row_after_row_is_told(tmp_path):
