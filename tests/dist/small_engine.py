@@ -1,6 +1,7 @@
 """A small engine, its samples, and a hash of all it holds: what several tests train."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from remesh.parallel.spec import EngineSpec
 MODEL = ModelConfig(
     num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
 )
+
+EVEN_MODEL = replace(MODEL, vocab_size=64)  # for peers that pad nothing
 
 
 def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
