@@ -211,12 +211,19 @@ class ZeroTable(BaseModel):
 
 
 class CheckpointTable(BaseModel):
-    """A run is its `dir`, `runs/NAME` by default. `every` counts steps, `keep` checkpoints."""
+    """A run is its `dir`, `runs/NAME` by default. `every` counts steps, `keep` checkpoints.
+
+    After every `snapshot_every`-th step what only one node holds goes to the vaults of two: as
+    often as costs less than a hundredth of a step with "auto", never with 0. A vault takes up to
+    `vault_bytes` of its node's memory, as much as it needs if that is 0.
+    """
 
     model_config = TABLE
     dir: Folder | None = None
     every: Count = 20
     keep: Count = 3
+    snapshot_every: CountOrZero | Literal["auto"] = "auto"
+    vault_bytes: CountOrZero = 0
 
 
 class ElasticTable(BaseModel):

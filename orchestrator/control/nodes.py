@@ -164,6 +164,7 @@ def _end(turn: Turn, worker: Worker) -> None:
 def _release(turn: Turn, node: Node) -> None:
     state = NodeState.SPARE if node.returns else NodeState.DRAINED
     turn.state.roster.turn_node(node, state)
+    turn.state.vaults.lose(node.name)
     turn.say(f"node {node.name} is free")
     turn.do(ReleaseNode(node=node.name))
 
