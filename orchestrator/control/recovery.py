@@ -18,7 +18,7 @@ from remesh.orchestrator.control.records import (
     VaultSlot,
 )
 
-MAX_PARTS = 3  # named in a reason
+MAX_NAMES = 3  # in a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,23 +132,23 @@ def _newest_peers(
     ranks = (m.rank for m in members if m.at_step == step and m.held.cut == cut)
     missing = stored.get(newest, set()) - live.get(newest, set())
     there = [slot for slot in slots if (slot.step, slot.held.cut) == newest] if missing else []
-    lacking = {member.node for member in members if member.at_step != step}
+    near = {m.node for m in members if m.at_step != step} or {m.node for m in members}
     return PeerState(
-        step=step, source=min(ranks, default=None), slots=_one_each(missing, there, lacking)
+        step=step, source=min(ranks, default=None), slots=_one_each(missing, there, near)
     )
 
 
 def _one_each(
-    missing: Collection[Part], slots: Sequence[VaultSlot], lacking: Collection[str]
+    missing: Collection[Part], slots: Sequence[VaultSlot], near: Collection[str]
 ) -> tuple[VaultSlot, ...]:
-    """A slot for each of these parts, on a node where somebody lacks one if there is one there."""
+    """A slot for each of these parts, on one of the nodes `near` if there is one there."""
     chosen: dict[Part, VaultSlot] = {}
     for slot in slots:
         part = slot.held.part
         if part not in missing:
             continue
         before = chosen.setdefault(part, slot)
-        if slot.vault in lacking and before.vault not in lacking:
+        if slot.vault in near and before.vault not in near:
             chosen[part] = slot
     return tuple(chosen[part] for part in sorted(chosen))
 
@@ -158,23 +158,29 @@ def _source_in_words(members: Sequence[Member], peers: PeerState) -> str:
     live = "of the live ranks" if sharded else f"of rank {peers.source}"
     if not peers.slots:
         return live
-    first = peers.slots[0]
-    if first.held.cut == (1, 1):
-        return f"in the vault of {first.vault}"
-    named = [
+    stored = _slots_in_words(peers.slots)
+    if peers.source is None:
+        return f"in vaults: {stored}"
+    return f"{live} and {stored}"
+
+
+def _slots_in_words(slots: Sequence[VaultSlot]) -> str:
+    vaults = sorted({slot.vault for slot in slots})
+    if len(slots) > MAX_NAMES:
+        more = f" and {len(vaults) - MAX_NAMES} more" if len(vaults) > MAX_NAMES else ""
+        there = f"vault{'s' if len(vaults) > 1 else ''} of {', '.join(vaults[:MAX_NAMES])}{more}"
+        return f"{len(slots)} parts from the {there}"
+    return ", ".join(
         f"{_part_name(slot.held.cut, slot.held.part)} from the vault of {slot.vault}"
-        for slot in peers.slots[:MAX_PARTS]
-    ]
-    rest = len(peers.slots) - len(named)
-    more = f" and {rest} more" if rest else ""
-    return f"{'in vaults' if peers.source is None else live}, {', '.join(named)}{more}"
+        for slot in slots
+    )
 
 
 def _part_name(cut: Cut, part: Part) -> str:
     (tp, shard_size), (tensor, shard) = cut, part
     names = [f"shard {shard} of {shard_size}"] if shard_size > 1 else []
     names += [f"tensor part {tensor} of {tp}"] if tp > 1 else []
-    return " of ".join(names)
+    return " of ".join(names) or "all of it"
 
 
 def _what_is_lost(live: Parts, stored: Parts, from_step: int, holders: str) -> str:

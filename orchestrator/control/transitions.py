@@ -191,7 +191,7 @@ def _settle_fenced(turn: Turn) -> None:
 
 def _form(turn: Turn) -> None:
     state, options = turn.state, turn.options
-    slots = tuple(state.vaults.slots(state.lineage))
+    slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
     choice = choose_mesh(turn, slots)
     members = choice.members
     checkpoints = state.checkpoints

@@ -4,8 +4,9 @@ They are asked when a mesh is left without a promise, and when one has been left
 there for the next. Whoever does not answer in time is not waited for again until it gives a sign.
 """
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.records import VaultSlot
@@ -63,9 +64,14 @@ class Vaults:
         self.mute |= self.awaited.intersection(nodes)
         self.awaited.difference_update(nodes)
 
-    def slots(self, lineage: Lineage) -> Iterator[VaultSlot]:
-        """What was told, less what cannot be read or is of an abandoned timeline."""
-        for told in self.told.values():
-            for slot in told:
-                if lineage.holds(slot.generation, slot.step) and slot_label(slot) not in self.bad:
-                    yield slot
+    def slots(self, lineage: Lineage, heard_step: Callable[[int], int]) -> Iterator[VaultSlot]:
+        """What was told, less what cannot be read or is of an abandoned timeline.
+
+        A step whose record is in no journal counts not either: nobody could prove it. That is only
+        so where all members died at once, with records that they had not reported.
+        """
+        for slot in chain.from_iterable(self.told.values()):
+            known = slot.step <= heard_step(slot.generation)
+            held = known and lineage.holds(slot.generation, slot.step)
+            if held and not (self.bad and slot_label(slot) in self.bad):
+                yield slot
