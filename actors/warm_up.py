@@ -10,6 +10,7 @@ from remesh.actors.faults import Faults
 from remesh.actors.orders import RunSpec
 from remesh.actors.reporter import Reporter
 from remesh.actors.saver import Saver
+from remesh.actors.snapshots import Snapshots
 from remesh.actors.stamps import Stamps
 from remesh.actors.storage import LocalStorage
 from remesh.actors.trainer import Parts, Trainer
@@ -17,6 +18,7 @@ from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
 from remesh.parallel.engine import Engine
 from remesh.parallel.model.config import ModelConfig
@@ -48,6 +50,10 @@ def build_trainer(
             faults=Faults(spec=spec, worker=worker, node=node, storage=storage),
             reporter=Reporter(worker=worker, post=post),
             saver=Saver(worker=worker, storage=storage, post=post),
+            snapshots=Snapshots(
+                every=spec.job.checkpoint.snapshot_every,
+                timers=Timers(patience_s=spec.job.elastic.patience_s),
+            ),
             post=post,
         )
     )

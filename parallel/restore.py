@@ -1,37 +1,80 @@
 """State from the other ranks: the cheapest way back, and the way to another layout.
 
+What no rank holds comes from snapshots in the memory of nodes, read by those who want it.
+
 Every rank tells which part of the state it holds and at which step. What each lacks then follows
 from the layouts alone, on all ranks alike, and one exchange moves it: from replicas to a rank that
 joined, or from everybody to everybody when the layout changes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, fields
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from remesh.parallel.collectives import all_gather, all_to_all
 from remesh.parallel.engine import Engine, Holding
+from remesh.parallel.errors import CheckpointError, SlotError
 from remesh.parallel.group import Group
+from remesh.parallel.layout import Layout
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.shard_state import Cut, ShardState
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.reshard import Held, Move, reshard_all
+from remesh.parallel.state.headers import ShardHeader
+from remesh.parallel.state.reading import read_boxes
+from remesh.parallel.state.reshard import Held, Move, Source, reshard_all
+from remesh.parallel.state.storage import Blob
 
 _ALIGNMENT = 8  # bytes: every tensor type can be read from such a place
 _META = torch.device("meta")
 
 
-def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: int) -> None:
-    """Brings every rank to `at_step` with what the holdings of all of them make up.
+class SlotReader(Protocol):
+    """A snapshot as its vault hands it out, laid out as a shard of a checkpoint is."""
 
-    All ranks call it, after `Engine.form`, with what they held before. A rank that has its part
-    already keeps it. What arrives is copied, never received in place: an exchange that is left
-    behind may still write. A failed exchange leaves everyone with what it held.
+    def header(self) -> ShardHeader:
+        """Proven. Raises: OSError, CheckpointError."""
+        ...
 
-    Raises: Cancelled, GroupError; ReshardError if the holdings do not make up the whole state.
+    def get_range(self, start: int, length: int) -> Blob:
+        """Raises: OSError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSource:
+    """A part of the state at the step that is wanted, in a snapshot: which part, and how to get it.
+
+    It is that of `rank` in a mesh of this layout. `name` is the same on all ranks.
+    """
+
+    name: str
+    layout: Layout
+    shard_size: int
+    rank: int
+    open: Callable[[], AbstractContextManager[SlotReader]]
+
+
+def share_state(
+    engine: Engine,
+    mesh: Mesh,
+    holding: Holding | None,
+    at_step: int,
+    slots: Sequence[SlotSource] = (),
+) -> None:
+    """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
+
+    All ranks call it, after `Engine.form`, with what they held before and the same slots. A rank
+    that has its part already keeps it. What arrives from ranks is copied, never received in place:
+    an exchange that is left behind may still write. A failed exchange leaves everyone with what it
+    held.
+
+    Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
     """
     if holding is not None and holding.at_step != at_step:
         holding = None
@@ -40,7 +83,7 @@ def share_state(engine: Engine, mesh: Mesh, holding: Holding | None, at_step: in
         wanted = {rank: Cut.at(engine.spec, mesh.layout, mesh.shard.size, rank) for rank in held}
         lacking = {rank: cut for rank, cut in wanted.items() if held[rank] != cut}
         if lacking:
-            exchange = _Exchange(engine.spec, mesh.world, held, lacking)
+            exchange = _Exchange(engine.spec, mesh.world, held, lacking, slots)
             exchange.run(holding, engine.shard_state)
         if holding is not None and mesh.world.rank not in lacking:
             _copy(holding.state, engine.shard_state)
@@ -80,6 +123,7 @@ class _Exchange:
     group: Group
     held: Mapping[int, Cut | None]
     lacking: Mapping[int, Cut]
+    slots: Sequence[SlotSource]
 
     def run(self, holding: Holding | None, target: ShardState) -> None:
         plans = self._plans()
@@ -91,8 +135,9 @@ class _Exchange:
             for other in ranks
         ]
         source = dict(holding.state.fragments()) if holding else {}
-        incoming = self._send(source, sent, received)
         own = dict(target.fragments())
+        self._read_slots(mine, own)
+        incoming = self._send(source, sent, received)
         for move in plans.get(rank, ()):
             if move.is_local:
                 own[move.want][move.write] = source[move.held][move.read]
@@ -100,16 +145,32 @@ class _Exchange:
             own[move.want][move.write] = part
 
     def _plans(self) -> dict[int, list[Move]]:
-        fragments = {cut: _fragments(self.spec, cut) for cut in self._cuts()}
+        holders: dict[Cut, list[Source]] = defaultdict(list)
+        for rank, held in self.held.items():
+            if held:
+                holders[held].append(rank)
+        for slot in self.slots:
+            cut = Cut.at(self.spec, slot.layout, slot.shard_size, slot.rank)
+            holders[cut].append(slot.name)
+        cuts = {*self.lacking.values(), *holders}
+        fragments = {cut: _fragments(self.spec, cut) for cut in cuts}
         have: dict[str, list[Held]] = {}
-        for cut in dict.fromkeys(cut for cut in self.held.values() if cut):
-            holders = tuple(rank for rank, other in self.held.items() if other == cut)
+        for cut, sources in holders.items():
             for fragment in fragments[cut]:
-                have.setdefault(fragment.name, []).append(Held(fragment=fragment, holders=holders))
+                held_alike = Held(fragment=fragment, holders=tuple(sources))
+                have.setdefault(fragment.name, []).append(held_alike)
         return reshard_all(have, {rank: fragments[cut] for rank, cut in self.lacking.items()})
 
-    def _cuts(self) -> set[Cut]:
-        return {*self.lacking.values(), *(cut for cut in self.held.values() if cut)}
+    def _read_slots(self, mine: Sequence[Move], own: Mapping[Fragment, Tensor]) -> None:
+        """First of all: nobody has sent anything yet if a slot cannot be read."""
+        for slot in self.slots:
+            moves = [move for move in mine if move.source == slot.name]
+            if moves:
+                try:
+                    with slot.open() as reader:
+                        read_boxes(reader.header(), moves, reader.get_range, own)
+                except (OSError, CheckpointError) as error:
+                    raise SlotError(slot.name, str(error)) from None
 
     def _send(
         self,
