@@ -205,6 +205,7 @@ def _form(turn: Turn) -> None:
     state.generations.append(life)
     state.step = life.from_step
     state.fault = None
+    state.vaults.forget()
     state.lineage.begin(life.generation, life.from_step)
     checkpoints.begin(life.generation, frozenset(life.unparked), life.from_step)
     for member in members:

@@ -64,6 +64,11 @@ class Vaults:
         self.mute |= self.awaited.intersection(nodes)
         self.awaited.difference_update(nodes)
 
+    def forget(self) -> None:
+        """The next mesh forms: slots may be written again."""
+        self.told.clear()
+        self.awaited.clear()
+
     def slots(self, lineage: Lineage, heard_step: Callable[[int], int]) -> Iterator[VaultSlot]:
         """What was told, less what cannot be read or is of an abandoned timeline.
 
