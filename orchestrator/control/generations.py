@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from remesh.orchestrator.control.records import Member, PeerState, Restore, StepRecord
-from remesh.orchestrator.control.recovery import source_label
+from remesh.orchestrator.control.recovery import slots_of, source_label
 from remesh.parallel.layout import Layout
 
 
@@ -147,7 +147,7 @@ def source_in_short(restore: Restore) -> str:
     """Such as "live ranks, vaults of a, b"; a label of what it read, and from whom."""
     if not isinstance(restore, PeerState):
         return source_label(restore)
-    vaults = sorted({slot.vault for slot in restore.slots})
+    vaults = sorted({slot.vault for slot in slots_of(restore)})
     live = [] if restore.source is None else ["live ranks"]
     stored = [f"vault{'s' if len(vaults) > 1 else ''} of {', '.join(vaults)}"] if vaults else []
     return ", ".join(live + stored)

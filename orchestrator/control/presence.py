@@ -72,6 +72,7 @@ def _on_node_lost(turn: Turn, event: NodeLost) -> None:
     if event.node in turn.state.roster.nodes:
         lose_node(turn, event.node, event.cause, event.died_at_s)
     _note_late_death(turn, event.node, event.died_at_s)
+    settle_if_parked(turn)
 
 
 def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:

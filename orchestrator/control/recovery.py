@@ -114,6 +114,11 @@ def source_label(restore: Restore) -> str:
             return f"checkpoint {name}"
 
 
+def slots_of(restore: Restore) -> tuple[VaultSlot, ...]:
+    """What is read from vaults."""
+    return restore.slots if isinstance(restore, PeerState) else ()
+
+
 def slot_label(slot: VaultSlot) -> str:
     """A slot in words, by which it is remembered if it cannot be read."""
     return (

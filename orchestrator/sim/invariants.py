@@ -19,8 +19,8 @@ from remesh.orchestrator.control.events import (
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
-from remesh.orchestrator.control.records import CheckpointState, Held, PeerState, VaultSlot
-from remesh.orchestrator.control.recovery import slot_label
+from remesh.orchestrator.control.records import CheckpointState, Held, VaultSlot
+from remesh.orchestrator.control.recovery import slot_label, slots_of
 from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 
@@ -160,7 +160,7 @@ class Invariants:
     def _check_slots(self, form: cmd.Form) -> None:
         """No slot of another step, or of an abandoned timeline, and none that was not told."""
         there = set(self._slots())
-        for slot in form.restore.slots if isinstance(form.restore, PeerState) else ():
+        for slot in slots_of(form.restore):
             if slot.step != form.from_step or slot not in there:
                 raise InvariantError(f"{form} takes {slot}")
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Held, PeerState
+from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.recovery import slots_of
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.parts import is_whole
 from remesh.orchestrator.sim.process import Doing, Process, Vote
@@ -56,8 +57,7 @@ class Mesh:
             at_step, held, _ = self.offers[member.worker]
             if member.at_step == step and (at_step, held) != (step, member.held):
                 raise InvariantError(f"{member} came with {held} at {at_step}")
-        restore = self.form.restore
-        slots = restore.slots if isinstance(restore, PeerState) else ()
+        slots = slots_of(self.form.restore)
         named = [member.worker for member in self.form.members if member.at_step == step]
         came = [self.offers[name] for name in named]
         if not is_whole([held for _, held, _ in came] + [slot.held for slot in slots]):
