@@ -1,7 +1,7 @@
 """AgentActor: one a node, small. It watches the node's workers and can kill a frozen one by pid.
 
-It knows the workers only by their stamp files. Its beat to the controller is the node's sign of
-life; the answer renews the lease that it passes on to the workers through their stamps.
+It knows the workers, and the node's vault, only by their stamp files. Its beat to the controller is
+the node's sign of life; the answer renews the lease that it passes on to them by their stamps.
 """
 
 import os
@@ -16,9 +16,11 @@ from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.placement import group_name, remove_group
 from remesh.actors.processes import kill
-from remesh.actors.stamps import Field, Stamps, folder_of
+from remesh.actors.stamps import Field, Stamps, folder_of, vault_folder_of
+from remesh.actors.vault_memory import sweep
 from remesh.orchestrator.control.timers import Timers
 
+LOOK_EVERY_S = 0.01
 BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
 
 
@@ -31,7 +33,10 @@ class Agent:
         self._timers = Timers(patience_s=spec.job.elastic.patience_s)
         self._folder = folder_of(spec.run, node)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._vault_folder = vault_folder_of(spec.run, node)
+        self._vault_folder.mkdir(mode=0o700, exist_ok=True)
         self._workers: dict[str, Stamps] = {}
+        self._vaults: dict[str, Stamps] = {}
         self._ended = threading.Event()
         self._life = Life()
 
@@ -52,7 +57,7 @@ class Agent:
             self._kill(self._workers[worker])
 
     def end(self) -> None:
-        """End every worker of the run on this node, then the agent."""
+        """End every worker of the run on this node and its vault, then the agent."""
         self._ended.set()
 
     def _beat(self) -> None:
@@ -92,22 +97,33 @@ class Agent:
         return process is not None and (process.stopped or age_s > busy_s)
 
     def _lease(self, leased_ns: int) -> None:
-        for stamps in self._workers.values():
+        for stamps in (*self._workers.values(), *self._vaults.values()):
             stamps[Field.LEASE_NS] = leased_ns
 
     def _look(self) -> None:
         self._workers = Stamps.open_all(self._folder, self._workers)
+        self._vaults = Stamps.open_all(self._vault_folder, self._vaults)
 
     def _leave(self) -> None:
         """The process ends whatever happens: an actor whose method has failed would stay."""
         try:
             self._look()
-            for stamps in self._workers.values():
+            for stamps in (*self._workers.values(), *self._vaults.values()):
                 self._kill(stamps)
+            self._clear_shared_memory()
             shutil.rmtree(self._folder, ignore_errors=True)
             self._free_node()
         finally:
             os._exit(0)
+
+    def _clear_shared_memory(self) -> None:
+        """Remove the vault's once it is dead, and what the dead nodes on this machine have left."""
+        deadline_s = time.monotonic() + self._timers.end_s
+        while any(vault.process() for vault in self._vaults.values()):
+            if time.monotonic() > deadline_s:
+                return
+            time.sleep(LOOK_EVERY_S)
+        sweep(self._spec.run)
 
     def _free_node(self) -> None:
         """Remove the node's placement group, if Ray answers; a run that lives does so itself."""

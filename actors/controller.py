@@ -20,7 +20,7 @@ from remesh.actors.commits import Losses, commit_checkpoint
 from remesh.actors.contact import Contact
 from remesh.actors.faults import died_at_s
 from remesh.actors.inbox import Inbox
-from remesh.actors.orders import NAMESPACE, RunSpec, form_order
+from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.pool import Pool
 from remesh.actors.replay import Snapshots
 from remesh.actors.run_folder import RunFolder
@@ -32,6 +32,7 @@ from remesh.actors.watch import Watch
 from remesh.actors.wishes import Wishes
 from remesh.orchestrator.control.commands import (
     Announce,
+    AskVaults,
     Command,
     Commit,
     Drain,
@@ -50,6 +51,7 @@ from remesh.orchestrator.control.events import (
     NodeSilent,
     StopRequested,
     Tick,
+    VaultLost,
     WorkerLost,
 )
 from remesh.orchestrator.control.membership import WorkerState
@@ -126,6 +128,7 @@ class ControllerActor:
         self._inbox.put(self._begun.event)
         for node in roster.nodes:
             self._pool.adopt_agent(node)
+            self._adopt_vault(node)
         for worker in list(roster.workers.values()):
             if worker.state is not WorkerState.STARTING:
                 self._adopt(worker.name)
@@ -137,6 +140,13 @@ class ControllerActor:
             return
         cause = "its process died while the controller was away"
         self._inbox.put(WorkerLost(worker=worker, cause=cause, died_at_s=self._died_at_s(worker)))
+
+    def _adopt_vault(self, node: str) -> None:
+        life = self._pool.adopt_vault(node)
+        if life is not None:
+            self._watch.vault(node, life)
+        elif node in self._machine.state.vaults.addresses:
+            self._inbox.put(VaultLost(node=node))
 
     def post(self, event: Event) -> None:
         self._inbox.put(event)
@@ -181,6 +191,8 @@ class ControllerActor:
             self._head_nodes.add(event.node)
         elif isinstance(event, WorkerLost):
             self._pool.forget_worker(event.worker)
+        elif isinstance(event, VaultLost):
+            self._pool.forget_vault(event.node)
         with self._view.lock:
             commands = self._machine.handle(event, now_s)
             self._metrics.note(event, now_s)
@@ -203,11 +215,8 @@ class ControllerActor:
                 self._pool.release(node)
             case Form():
                 self._form(command)
-            case Fence():
-                args = (command.generation, command.heard_step)
-                self._pool.tell(command.workers, "fence", *args)
-            case Drain():
-                self._pool.tell(command.workers, "drain", command.generation, command.save)
+            case Fence() | AskVaults() | Drain():
+                self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
                 self._commits.submit(self._commit, command, loss)
@@ -219,26 +228,65 @@ class ControllerActor:
             case _:
                 assert_never(command)
 
+    def _tell(self, command: Fence | AskVaults | Drain) -> None:
+        match command:
+            case Fence(workers=workers, generation=generation, heard_step=heard_step):
+                self._pool.tell(workers, "fence", generation, heard_step)
+            case AskVaults(nodes=nodes, generation=generation):
+                self._pool.tell_vaults(nodes, "tell", generation)
+            case Drain(workers=workers, generation=generation, save=save):
+                self._pool.tell(workers, "drain", generation, save)
+
     def _start_worker(self, worker: str, node: str) -> None:
         room = self._watch.room(node)
         if room is None:  # it will be lost
             return
         if self._pool.start_agent(node, room.node_id):
             self._watch.agent(node)
+        self._start_vault(node)
         life = self._pool.start_worker(worker, node, room)
         if life is not None:
             self._watch.worker(worker, life)
 
+    def _start_vault(self, node: str) -> None:
+        """Unless there is one, or there are to be no snapshots."""
+        room = self._watch.room(node)
+        if room is not None and self._spec.job.checkpoint.snapshot_every != 0:
+            life = self._pool.start_vault(node, room.node_id)
+            if life is not None:
+                self._watch.vault(node, life)
+
     def _form(self, form: Form) -> None:
-        """Open a store on a fresh port and send each member its rank."""
+        """Open a store on a fresh port and send each member its rank.
+
+        A vault that was lost is started again, for the mesh after this one.
+        """
+        vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         self._stores.append(StoreServer.open(host))
         if len(self._stores) > STORES_KEPT:
             self._stores.pop(0).close()
         where = (host, self._stores[-1].port)
         for member in form.members:
-            order = form_order(form, member, where, self._timers, self._victim(form))
+            order = form_order(
+                form,
+                member,
+                where,
+                timers=self._timers,
+                victim=self._victim(form),
+                vaults=vaults,
+            )
             self._pool.tell([member.worker], "form", order)
+            self._start_vault(member.node)
+
+    def _vault_map(self) -> VaultMap:
+        state = self._machine.state
+        addresses, nodes = state.vaults.addresses, state.roster.nodes
+        return VaultMap(
+            addresses=dict(addresses),
+            domains={name: nodes[name].domain if name in nodes else "" for name in addresses},
+            token=self._spec.vault_token,
+        )
 
     def _victim(self, form: Form) -> int | None:
         """The rank that a node kill takes down: the highest one that is not on the head."""

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from remesh.actors.vault_buddies import buddy_of
 from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Held, Member, Restore
+from remesh.orchestrator.control.records import Held, Member, PeerState, Restore, VaultSlot
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.faults import Kill
 from remesh.orchestrator.job import Job
@@ -23,7 +24,7 @@ class RunSpec:
     """One start of one run. `run` is unique to this start; names of actors carry it.
 
     `driver_lease_s` is how long the run goes on when its driver is gone, and `submission` names
-    who may take it up meanwhile: nobody, if it is empty.
+    who may take it up meanwhile: nobody, if it is empty. `vault_token` opens the run's vaults.
     """
 
     run: str
@@ -36,10 +37,32 @@ class RunSpec:
     kills: tuple[Kill, ...]
     driver_lease_s: float
     submission: str = ""
+    vault_token: str = ""
 
     @property
     def controller(self) -> str:
         return controller_name(self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultOrder:
+    """Where a rank's snapshots go: addresses of vaults, empty where there is none.
+
+    `own` is that of its node, `buddy` that of the node which keeps the copies.
+    """
+
+    own: str
+    buddy: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOrder:
+    """A snapshot that the state is restored from, and the address of its vault."""
+
+    slot: VaultSlot
+    address: str
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +71,7 @@ class FormOrder:
 
     `held` is the part of the state at `from_step` that the worker holds, None for none of it.
     `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
-    takes down.
+    takes down. `slots` are those of the `restore`. `vaults` is None on all ranks if there are none.
     """
 
     generation: int
@@ -65,10 +88,45 @@ class FormOrder:
     ranks_to_fill: tuple[int, ...]
     from_step: int
     victim: int | None
+    slots: tuple[SlotOrder, ...] = ()
+    vaults: VaultOrder | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultMap:
+    """The vaults of the run: their `addresses` by node, the `domains` of these nodes."""
+
+    addresses: Mapping[str, str]
+    domains: Mapping[str, str]
+    token: str
+
+    def order(self, node: str) -> VaultOrder | None:
+        """That of the ranks on this node."""
+        if not self.addresses:
+            return None
+        buddy = buddy_of(node, self.domains)
+        return VaultOrder(
+            own=self.addresses.get(node, ""),
+            buddy=self.addresses.get(buddy or "", ""),
+            token=self.token,
+        )
+
+    def slots(self, restore: Restore) -> tuple[SlotOrder, ...]:
+        found = restore.slots if isinstance(restore, PeerState) else ()
+        return tuple(
+            SlotOrder(slot=slot, address=self.addresses.get(slot.vault, ""), token=self.token)
+            for slot in found
+        )
 
 
 def form_order(
-    form: Form, member: Member, store: tuple[str, int], timers: Timers, victim: int | None
+    form: Form,
+    member: Member,
+    store: tuple[str, int],
+    *,
+    timers: Timers,
+    victim: int | None,
+    vaults: VaultMap,
 ) -> FormOrder:
     """What this member has to know; `store` is (host, port)."""
     return FormOrder(
@@ -86,6 +144,8 @@ def form_order(
         ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
         from_step=form.from_step,
         victim=victim,
+        slots=vaults.slots(form.restore),
+        vaults=vaults.order(member.node),
     )
 
 

@@ -16,6 +16,7 @@ from remesh.actors.agent import Agent
 from remesh.actors.lives import LIFE, LIFE_THREADS
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.placement import Groups, Room
+from remesh.actors.vault import Vault
 from remesh.actors.worker import Worker
 
 CONTROL = "control"
@@ -31,6 +32,7 @@ class Pool:
         self._agent_lives: dict[str, Any] = {}
         self._leaving: dict[str, Any] = {}
         self._workers: dict[str, Any] = {}
+        self._vaults: dict[str, Any] = {}
         self._groups = Groups(spec)
         self._ended = False
 
@@ -53,8 +55,40 @@ class Pool:
             self._agents[node], self._agent_lives[node] = agent, _outlive(agent)
         self._groups.adopt(node)
 
+    def start_vault(self, node: str, node_id: str) -> Any:
+        """The vault's life, as of a worker. None if it is there already, or nobody looks after it.
+
+        It ends with the node's agent.
+        """
+        if node in self._vaults or node not in self._agents or self._ended:
+            return None
+        affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        vault = self._start(Vault, f"vault-{node}", affinity, {"num_cpus": 0})
+        self._vaults[node] = vault.remote(self._spec, node)
+        return self._vaults[node].live.remote()
+
+    def adopt_vault(self, node: str) -> Any:
+        """The life of a vault that an earlier controller started. None if it is gone."""
+        vault = self._find(f"vault-{node}")
+        if vault is None:
+            return None
+        self._vaults[node] = vault
+        return _outlive(vault)
+
+    def tell_vaults(self, nodes: Iterable[str], method: str, *args: Any) -> None:
+        """Call a control method of the vaults of these nodes."""
+        for node in nodes:
+            if node in self._vaults:
+                _control(self._vaults[node], method, *args)
+
+    def forget_vault(self, node: str) -> None:
+        """A lost vault's process is gone, or has failed and must go."""
+        if node in self._vaults:
+            ray.kill(self._vaults.pop(node))
+
     def release(self, node: str) -> None:
         """End the agent, and with it whatever is left there; of a dead node nothing is."""
+        self._vaults.pop(node, None)
         self._groups.remove(node)
         if node in self._agents:
             _control(self._agents.pop(node), "end")

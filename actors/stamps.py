@@ -38,6 +38,11 @@ def folder_of(run: str, node: str) -> Path:
     return Path(tempfile.gettempdir(), f"remesh-{run}-{node}")
 
 
+def vault_folder_of(run: str, node: str) -> Path:
+    """The folder of the vault's stamps, inside of that of the workers' and passed over there."""
+    return folder_of(run, node) / ".vault"
+
+
 class Stamps:
     """The words of one worker, mapped for reading and writing."""
 

@@ -9,6 +9,7 @@ from remesh.actors.connection import connect, disconnect, find_controller, start
 from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import Fingerprint, RunFolder
 from remesh.actors.run_handle import FinishedRun, Run
+from remesh.actors.vault_wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
@@ -86,6 +87,7 @@ def _spec(
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
+        vault_token=secrets.token_hex(TOKEN_BYTES // 2),
     )
 
 

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NoReturn
 
 from remesh.actors.faults import Faults
-from remesh.actors.orders import FormOrder
+from remesh.actors.orders import FormOrder, SlotOrder
 from remesh.actors.reporter import Reporter
 from remesh.actors.saver import Saver
+from remesh.actors.snapshots import Snapshots
 from remesh.actors.stamps import Field, Stamps
+from remesh.actors.vault_reader import reading
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.events import (
     Event,
@@ -27,14 +30,17 @@ from remesh.orchestrator.control.events import (
     WorkerRestored,
 )
 from remesh.orchestrator.control.records import CheckpointState, PeerState, StepRecord
+from remesh.orchestrator.control.recovery import slot_label
+from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
-from remesh.parallel.engine import Engine, StepResult, Tokens, Work
-from remesh.parallel.errors import Cancelled, CheckpointError, GroupError
+from remesh.parallel.engine import Engine, Holding, StepResult, Tokens, Work
+from remesh.parallel.errors import Cancelled, CheckpointError, GroupError, SlotError
 from remesh.parallel.fence import Fence
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.rendezvous import Rendezvous
 from remesh.parallel.restore import share_state
 from remesh.parallel.saving import own_part
+from remesh.parallel.slots import SlotSource
 from remesh.parallel.state.manifest import CheckpointRef, parse_name
 from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.storage import Storage
@@ -54,6 +60,7 @@ class Parts:
     faults: Faults
     reporter: Reporter
     saver: Saver
+    snapshots: Snapshots
     post: Callable[[Event], None]
 
 
@@ -107,9 +114,11 @@ class Trainer:
             mesh = self._form(order)
             try:
                 self._restore(order, mesh)
+                self._parts.snapshots.enter(order, mesh, self._parts.engine.shard_state)
                 return self._train(order, mesh)
             finally:
                 self._parts.saver.release()
+                self._parts.snapshots.leave()
                 mesh.close()
         except Cancelled:
             return False
@@ -155,7 +164,7 @@ class Trainer:
         match order.restore:
             case PeerState(step=step):
                 if order.ranks_to_fill:
-                    share_state(engine, mesh, holding, step)
+                    self._share(order, mesh, holding, step)
             case CheckpointState(step=step, name=name):
                 self._read(order, name)
             case _:
@@ -170,6 +179,28 @@ class Trainer:
             )
         )
 
+    def _share(self, order: FormOrder, mesh: Mesh, holding: Holding | None, step: int) -> None:
+        """Raises: Cancelled after RestoreFailed, as `_read`."""
+        sources = [self._source(told) for told in order.slots]
+        try:
+            share_state(self._parts.engine, mesh, holding, step, sources)
+        except SlotError as error:
+            name, failure = error.slot, str(error)
+        else:
+            return
+        self._fail_restore(order, name, failure)
+
+    def _source(self, told: SlotOrder) -> SlotSource:
+        held = told.slot.held
+        timers = Timers(patience_s=self._parts.job.elastic.patience_s)
+        return SlotSource(
+            name=slot_label(told.slot),
+            layout=held.layout,
+            shard_size=held.shard_size,
+            rank=held.rank,
+            open=partial(reading, told.address, told.token, told.slot, timers),
+        )
+
     def _read(self, order: FormOrder, name: str) -> None:
         """Raises: Cancelled after RestoreFailed: the controller will fence this generation."""
         ref, engine = parse_name(name), self._parts.engine
@@ -181,6 +212,9 @@ class Trainer:
             failure = str(error)
         else:
             return
+        self._fail_restore(order, name, failure)
+
+    def _fail_restore(self, order: FormOrder, name: str, failure: str) -> NoReturn:
         self._parts.post(
             RestoreFailed(
                 worker=self._parts.worker,
@@ -212,6 +246,7 @@ class Trainer:
         started_s = time.monotonic()
         drain, save = self._drain
         asked = drain == order.generation
+        sealed_step, ready = self._parts.snapshots.ballot(step)
         work = Work(
             mesh=mesh,
             fence=self._fence,
@@ -220,8 +255,11 @@ class Trainer:
             stamp=self._stamp,
             drain=asked,
             save=asked and save,
+            sealed_step=sealed_step,
+            ready=ready,
         )
         result = self._parts.engine.step(step, work)
+        self._snapshot(step, result)
         record = StepRecord(
             step=step,
             loss=result.loss,
@@ -236,6 +274,12 @@ class Trainer:
         )
         self._parts.reporter.add(record)
         return result
+
+    def _snapshot(self, step: int, result: StepResult) -> None:
+        if result.stable_step is not None:
+            self._parts.snapshots.stable(result.stable_step)
+        if result.snapshot:
+            self._parts.snapshots.take(step)
 
     def _fill(self, step: int, first: int, out: Tokens) -> tuple[int, int, int]:
         digest = self._parts.stream.fill(step, first, out)

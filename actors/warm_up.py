@@ -11,6 +11,7 @@ from remesh.actors.orders import RunSpec
 from remesh.actors.reporter import Reporter
 from remesh.actors.run_folder import check_shared
 from remesh.actors.saver import Saver
+from remesh.actors.snapshots import Snapshots
 from remesh.actors.stamps import Stamps
 from remesh.actors.storage import LocalStorage
 from remesh.actors.storage_url import open_storage
@@ -19,6 +20,7 @@ from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
 from remesh.parallel.engine import Engine
 from remesh.parallel.model.config import ModelConfig
@@ -55,6 +57,10 @@ def build_trainer(
             ),
             reporter=Reporter(worker=worker, post=post),
             saver=Saver(worker=worker, storage=storage, post=post),
+            snapshots=Snapshots(
+                every=spec.job.checkpoint.snapshot_every,
+                timers=Timers(patience_s=spec.job.elastic.patience_s),
+            ),
             post=post,
         )
     )

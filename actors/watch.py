@@ -22,6 +22,7 @@ from remesh.orchestrator.control.events import (
     NodeJoined,
     NodeLost,
     NodeSilent,
+    VaultLost,
     WorkerFrozen,
     WorkerLost,
 )
@@ -84,6 +85,10 @@ class Watch:
             self._post(WorkerLost(worker=worker, cause=cause, died_at_s=died_at_s))
 
         life.future().add_done_callback(lost)
+
+    def vault(self, node: str, life: Any) -> None:
+        """Report the end of this vault's `live` call as its loss."""
+        life.future().add_done_callback(lambda _: self._post(VaultLost(node=node)))
 
     def agent(self, node: str) -> None:
         """Expect this node's beats, the first one once its agent has had time to start."""

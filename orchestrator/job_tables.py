@@ -215,6 +215,10 @@ class CheckpointTable(BaseModel):
 
     One is saved at every `every`-th step. Those that stay are the newest `keep`, the `keep_best`
     with the lowest loss, those of every `keep_every`-th step, and one that is 50 to 150 steps old.
+
+    After every `snapshot_every`-th step what only one node holds goes to the vaults of two: as
+    often as costs less than a hundredth of a step with "auto", never with 0. A vault takes up to
+    `vault_bytes` of its node's memory, as much as it needs if that is 0.
     """
 
     model_config = TABLE
@@ -224,6 +228,8 @@ class CheckpointTable(BaseModel):
     keep: Count = 3
     keep_every: CountOrZero = 0
     keep_best: CountOrZero = 0
+    snapshot_every: CountOrZero | Literal["auto"] = "auto"
+    vault_bytes: CountOrZero = 0
 
 
 class ElasticTable(BaseModel):

@@ -59,6 +59,9 @@ class Work:
     `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
     and returns their digest: (high, low, count). `stamp(step, operation, phase)` is told where the
     rank stands.
+
+    `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
+    whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
     """
 
     mesh: Mesh
@@ -68,11 +71,17 @@ class Work:
     stamp: Callable[[int, int, int], None]
     drain: bool = False
     save: bool = False
+    sealed_step: int | None = None
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step did, the same on every rank. `applied` is False for a skipped update."""
+    """What a step did, the same on every rank. `applied` is False for a skipped update.
+
+    `stable_step` is the newest of which all ranks have a sealed snapshot, `snapshot` whether all
+    are ready to take one of this step.
+    """
 
     loss: float
     grad_norm: float
@@ -83,6 +92,8 @@ class StepResult:
     applied: bool
     drain: bool
     save: bool
+    stable_step: int | None = None
+    snapshot: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +107,7 @@ class _Progress:
     gradients: list[Tensor] = field(default_factory=list)
     norm: float = 0.0
     outcome: Outcome | None = None
+    stable_step: int | None = None
     result: StepResult | None = None
 
 
@@ -149,7 +161,7 @@ class Engine:
         assert self.at_step == step - 1, (self.at_step, step)
         if self._assembly is None or self._assembly.mesh is not work.mesh:
             self._assemble(work.mesh)
-        ballot = Ballot(drain=int(work.drain), save=int(work.save))
+        ballot = Ballot(drain=int(work.drain), save=int(work.save), unready=int(not work.ready))
         progress = _Progress(step=step, work=work, ballot=ballot)
         try:
             self._run(progress)
@@ -261,7 +273,9 @@ class Engine:
             ballot.digest_low += low
 
     def _vote(self, progress: _Progress) -> None:
-        own = self._norm.measure(progress.gradients)
+        own, progress.stable_step = self._norm.measure(
+            progress.gradients, progress.work.sealed_step
+        )
         progress.ballot.norm_units = own.units if self._norm.counts else 0
         progress.outcome = vote(progress.work.mesh.world, progress.ballot)
         total = replace(own, units=progress.outcome.norm_units) if self._norm.is_spread else own
@@ -287,6 +301,8 @@ class Engine:
             applied=applied,
             drain=outcome.drain,
             save=outcome.save,
+            stable_step=progress.stable_step,
+            snapshot=outcome.snapshot and progress.stable_step is not None,
         )
 
     def _apply(self, gradients: list[Tensor], lr: float, factor: float) -> None:

@@ -19,3 +19,11 @@ class Cancelled(Exception):  # noqa: N818 - nothing failed: somebody asked for i
 
 class CheckpointError(Exception):
     """A checkpoint is missing, incomplete or corrupt. The message names the file and a cure."""
+
+
+class SlotError(Exception):
+    """A snapshot in memory cannot be read, or is another than it says. `slot` is its name."""
+
+    def __init__(self, slot: str, text: str) -> None:
+        super().__init__(f"{slot} cannot be used: {text}")
+        self.slot = slot

@@ -26,19 +26,33 @@ class GradientNorm:
         self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
         self.counts = self.is_spread and mesh.replica.rank == 0
 
-    def measure(self, gradients: list[Tensor]) -> SquareSum:
+    def measure(
+        self, gradients: list[Tensor], sealed_step: int | None = None
+    ) -> tuple[SquareSum, int | None]:
         """The sum of squares of what this rank counts; not a finite one where any rank has none.
+
+        With it, in the same message, the least of what all ranks give as `sealed_step`; they all
+        give one or none does.
 
         Raises: Cancelled, GroupError.
         """
         pairs = zip(gradients, self._counted, strict=True)
         sums = torch.cat([self._sums(gradient, counted) for gradient, counted in pairs])
-        largest = largest_of(sums)
-        if self.is_spread:
-            message = torch.tensor([largest], dtype=torch.float64, device=self._world.device)
+        own = largest_of(sums)
+        told = [own] if self.is_spread else []
+        told += [] if sealed_step is None else [-float(sealed_step)]
+        found = self._largest(told)
+        largest = found[0] if self.is_spread else own
+        stable_step = None if sealed_step is None else -int(found[-1])
+        return square_sum(sums, largest, self._num_chunks), stable_step
+
+    def _largest(self, told: list[float]) -> list[float]:
+        """Of each number the largest of all ranks."""
+        message = torch.tensor(told, dtype=torch.float64, device=self._world.device)
+        if told:
             all_reduce_(self._world, message, "max")
-            largest = float(message)
-        return square_sum(sums, largest, self._num_chunks)
+        numbers: list[float] = message.tolist()
+        return numbers
 
     def _sums(self, gradient: Tensor, counted: Tensor | None) -> Tensor:
         if counted is not None:

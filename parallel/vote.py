@@ -12,6 +12,7 @@ from remesh.parallel.collectives import all_reduce_
 from remesh.parallel.group import Group
 
 LOSS_UNITS = 1 << 24  # a nat
+NEVER = 1 << 52  # a step that no job reaches, and that is exact as a float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Ballot:
     """One rank's part of a step. Filled in as its microbatches are done.
 
     Ranks that compute the same microbatches together fill in loss, tokens and samples once.
-    `norm_units` are those of the squares of the gradient's elements that it counts.
+    `norm_units` are those of the squares of the gradient's elements that it counts. `unready` is
+    whether it cannot take a snapshot.
     """
 
     loss_units: int = 0
@@ -31,6 +33,7 @@ class Ballot:
     nonfinite: int = 0
     drain: int = 0
     save: int = 0
+    unready: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class Outcome:
     finite: bool
     drain: bool
     save: bool
+    snapshot: bool
 
 
 def vote(group: Group, ballot: Ballot) -> Outcome:
@@ -70,4 +74,5 @@ def outcome(total: Ballot) -> Outcome:
         finite=not total.nonfinite,
         drain=total.drain > 0,
         save=total.save > 0,
+        snapshot=not total.unready,
     )

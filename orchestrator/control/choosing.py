@@ -7,12 +7,19 @@ same shard. Which groups cover all parts at best is a set cover; a greedy choice
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.membership import Worker, WorkerState
-from remesh.orchestrator.control.records import Held, Member
-from remesh.orchestrator.control.recovery import Cut, Holding, Part, is_whole, newest_whole
+from remesh.orchestrator.control.records import Held, Member, VaultSlot
+from remesh.orchestrator.control.recovery import (
+    Cut,
+    Holding,
+    Part,
+    newest_key,
+    newest_whole,
+    parts_of,
+)
 from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
 from remesh.orchestrator.plan.placement import local_ranks, place
@@ -31,15 +38,15 @@ class Choice:
     spare: int
 
 
-def choose_mesh(turn: Turn) -> Choice:
-    """The largest mesh of those who are idle, of which there are enough.
+def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
+    """The largest mesh of those who are idle, of which there are enough; vaults have these slots.
 
     Cost: n log n for n workers.
     """
     options, roster = turn.options, turn.state.roster
     idle = roster.in_state(WorkerState.IDLE) + last_holders(turn)
     held = _held(turn.state, idle)
-    groups = _groups(turn, idle, held)
+    groups = _groups(turn, idle, held, slots)
     layout = options.shape.layout(len(groups))
     assert layout is not None
     chosen = [worker for group in groups[: layout.dp] for worker in group]
@@ -92,13 +99,15 @@ def _held(state: State, workers: list[Worker]) -> dict[str, Holding]:
     return held
 
 
-def _groups(turn: Turn, idle: list[Worker], held: Mapping[str, Holding]) -> list[list[Worker]]:
+def _groups(
+    turn: Turn, idle: list[Worker], held: Mapping[str, Holding], slots: Sequence[VaultSlot]
+) -> list[list[Worker]]:
     """What could be tp groups, those first that a mesh should take first."""
     state, options = turn.state, turn.options
     tp, anywhere = options.tp, options.allow_cross_node_tp
     counts = Counter(worker.node for worker in idle)
     fitting = [worker for worker in idle if anywhere or counts[worker.node] >= tp]
-    kept = _kept(fitting, held, tp)
+    kept = _kept(fitting, held, tp, slots)
     steps = {name: step for name, (step, _) in held.items()}
     ordered = state.roster.in_order(fitting, steps, kept, state.last_generation)
     place_of = {worker.name: index for index, worker in enumerate(ordered)}
@@ -109,7 +118,7 @@ def _groups(turn: Turn, idle: list[Worker], held: Mapping[str, Holding]) -> list
     straddling = list(_cut(ordered, tp)) if anywhere else groups
     if options.shape.num_fitting(len(straddling)) > options.shape.num_fitting(len(groups)):
         return straddling
-    groups.sort(key=lambda g: (-sum(w.name in kept for w in g), place_of[g[0].name]))
+    groups.sort(key=lambda g: (-sum(kept.get(w.name, 0) for w in g), place_of[g[0].name]))
     return groups
 
 
@@ -118,23 +127,29 @@ def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
         yield workers[first : first + size]
 
 
-def _kept(idle: list[Worker], held: Mapping[str, Holding], tp: int) -> set[str]:
-    """One holder of each part of the newest whole state, on few nodes.
+def _kept(
+    idle: list[Worker], held: Mapping[str, Holding], tp: int, slots: Sequence[VaultSlot]
+) -> dict[str, int]:
+    """One holder of each part of the newest whole state, on few nodes, and how much it counts.
 
     Parts with few holders are seen to first; of several holders the one that completes a group.
+    One of a part that no vault has outweighs all the others of a group.
     """
     found: dict[tuple[int, Cut], dict[Part, list[Worker]]] = {}
     for worker in idle:
         if worker.name in held:
             step, own = held[worker.name]
             found.setdefault((step, own.cut), {}).setdefault(own.part, []).append(worker)
-    newest = max((key for key, parts in found.items() if is_whole(key[1], parts)), default=None)
-    holders = {} if newest is None else found[newest]
-    kept = set()
+    stored = parts_of((slot.step, slot.held) for slot in slots)
+    live = {key: set(parts) for key, parts in found.items()}
+    newest = newest_key(live, stored)
+    holders = {} if newest is None else found.get(newest, {})
+    also = set() if newest is None else stored.get(newest, set())
+    kept = {}
     on: Counter[str] = Counter()
-    for _, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
+    for part, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
         one = next((worker for worker in workers if on[worker.node] % tp), workers[0])
-        kept.add(one.name)
+        kept[one.name] = 1 if part in also else tp + 1
         on[one.node] += 1
     return kept
 

@@ -56,6 +56,18 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskVaults:
+    """The vaults of these nodes are to tell what they hold; VaultTold follows from each.
+
+    From then on a vault lets nobody write or reuse a slot of `generation`, or of an older one: what
+    it has told is there until a newer generation is past it.
+    """
+
+    generation: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """Leave `generation` at a step boundary that all its members agree on (through the vote)."""
 
@@ -97,4 +109,15 @@ class End:
         return f"{self.status}: {self.reason}"
 
 
-Command = StartWorker | EndWorker | ReleaseNode | Form | Fence | Drain | Commit | Announce | End
+Command = (
+    StartWorker
+    | EndWorker
+    | ReleaseNode
+    | Form
+    | Fence
+    | AskVaults
+    | Drain
+    | Commit
+    | Announce
+    | End
+)

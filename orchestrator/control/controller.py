@@ -72,6 +72,8 @@ def _dispatch(turn: Turn, event: ev.Event) -> None:
             ev.NodeSilent() | ev.NodeLost() | ev.WorkerReady() | ev.WorkerLost() | ev.WorkerFrozen()
         ):
             presence.on_presence(turn, event)
+        case ev.VaultUp() | ev.VaultLost() | ev.VaultTold():
+            presence.on_vault(turn, event)
         case ev.FilesSaved() | ev.SaveFailed() | ev.CheckpointCommitted() | ev.CommitFailed():
             saving.on_saving(turn, event)
         case (
@@ -178,8 +180,9 @@ def _on_phase_over(turn: Turn) -> None:
 
 
 def _end_unparked(turn: Turn) -> None:
-    """Who does not answer a fence is killed."""
+    """Who does not answer a fence is killed; a vault that does not is done without."""
     state = turn.state
+    state.vaults.give_up(state.roster.nodes)
     for name in sorted(state.current.unparked):
         worker = state.roster.workers[name]
         if worker.state is not WorkerState.MEMBER:

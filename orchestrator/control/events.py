@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.records import StepRecord, VaultSlot
 from remesh.parallel.state.manifest import ShardFile
 
 
@@ -59,6 +59,30 @@ class NodeLost:
     node: str
     cause: str
     died_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultUp:
+    """The vault of a node is there, empty; others reach it at `address`, "ip:port"."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultLost:
+    """The vault of a node is dead, and with it all that it held."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultTold:
+    """The sealed slots of a vault, in answer to AskVaults of `generation`."""
+
+    node: str
+    generation: int
+    slots: tuple[VaultSlot, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +163,10 @@ class WorkerRestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreFailed:
-    """State could not be restored: a corrupt or missing checkpoint. `name` is empty for peers."""
+    """State could not be restored: a corrupt or missing checkpoint.
+
+    `name` is the checkpoint's, or `slot_label` of the slot of a vault; empty for peers.
+    """
 
     worker: str
     generation: int
@@ -234,6 +261,9 @@ Event = (
     | NodeDraining
     | NodeSilent
     | NodeLost
+    | VaultUp
+    | VaultLost
+    | VaultTold
     | WorkerReady
     | WorkerLost
     | WorkerFrozen

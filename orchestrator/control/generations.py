@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from remesh.orchestrator.control.records import Member, Restore, StepRecord
+from remesh.orchestrator.control.records import Member, PeerState, Restore, StepRecord
+from remesh.orchestrator.control.recovery import slots_of, source_label
 from remesh.parallel.layout import Layout
 
 
@@ -107,7 +108,8 @@ class RecoveryParts:
 class GenerationReport:
     """`recovery_s` runs from the death to the end of the first step after it; None without both.
 
-    `lost_steps` were finished before the fault and had to be trained again.
+    `lost_steps` were finished before the fault and had to be trained again. `source` says where the
+    state came from that it started with.
     """
 
     generation: int
@@ -120,6 +122,7 @@ class GenerationReport:
     recovery_s: float | None
     recovery_parts: RecoveryParts | None
     lost_steps: int
+    source: str = ""
 
 
 def report(life: Generation) -> GenerationReport:
@@ -136,7 +139,18 @@ def report(life: Generation) -> GenerationReport:
         recovery_s=None if died_at_s is None or ended_s is None else ended_s - died_at_s,
         recovery_parts=_recovery_parts(life),
         lost_steps=life.lost_steps,
+        source=source_in_short(life.restore),
     )
+
+
+def source_in_short(restore: Restore) -> str:
+    """Such as "live ranks, vaults of a, b"; a label of what it read, and from whom."""
+    if not isinstance(restore, PeerState):
+        return source_label(restore)
+    vaults = sorted({slot.vault for slot in slots_of(restore)})
+    live = [] if restore.source is None else ["live ranks"]
+    stored = [f"vault{'s' if len(vaults) > 1 else ''} of {', '.join(vaults)}"] if vaults else []
+    return ", ".join(live + stored)
 
 
 def _recovery_parts(life: Generation) -> RecoveryParts | None:

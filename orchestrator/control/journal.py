@@ -12,12 +12,19 @@ from typing import Any, get_args
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
 from remesh.orchestrator.errors import RemeshError
+from remesh.parallel.layout import Layout
 from remesh.parallel.state.manifest import ShardFile
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
-NESTED = {"records": StepRecord, "files": ShardFile}
+NESTED = {
+    "records": StepRecord,
+    "files": ShardFile,
+    "slots": VaultSlot,
+    "held": Held,
+    "layout": Layout,
+}
 
 
 class JournalError(RemeshError):
@@ -69,12 +76,10 @@ def replay(lines: Iterable[str], options: Options) -> Controller:
 def _build(kind: Any, values: dict[str, Any]) -> Any:
     """A value of `kind`; keys that a newer version added are left out."""
     known = {field.name for field in fields(kind)}
-    built = {}
-    for name, value in values.items():
-        if name not in known:
-            continue
-        if name in NESTED:
-            built[name] = tuple(_build(NESTED[name], item) for item in value)
-        else:
-            built[name] = value
-    return kind(**built)
+    return kind(**{name: _value(name, value) for name, value in values.items() if name in known})
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_build(NESTED[name], item) for item in value)
+    return _build(NESTED[name], value) if isinstance(value, dict) else value

@@ -12,6 +12,7 @@ from remesh.orchestrator.control.events import NodeDraining, NodeJoined, ScaleRe
 from remesh.orchestrator.control.membership import Node, NodeState, Worker, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow
+from remesh.orchestrator.control.recovery import slots_of
 from remesh.orchestrator.control.stopping import request_stop
 from remesh.orchestrator.control.transitions import drain, enough
 from remesh.orchestrator.control.turn import Turn
@@ -144,8 +145,18 @@ def _let_go(turn: Turn) -> None:
             if worker.state is WorkerState.LEAVING and not _is_kept(turn, worker, kept):
                 _end(turn, worker)
         node = state.roster.nodes[name]
-        if not node.num_workers:
+        if not node.num_workers and not _vault_is_needed(turn, name):
             _release(turn, node)
+
+
+def _vault_is_needed(turn: Turn, node: str) -> bool:
+    """The next mesh may start, or is about to start, from what the vault there holds."""
+    state = turn.state
+    if state.phase is Phase.WAITING:
+        return node in state.vaults.told
+    if state.phase not in (Phase.FORMING, Phase.RESTORING):
+        return False
+    return any(slot.vault == node for slot in slots_of(state.current.restore))
 
 
 def _is_kept(turn: Turn, worker: Worker, holders: list[Worker]) -> bool:
@@ -164,6 +175,7 @@ def _end(turn: Turn, worker: Worker) -> None:
 def _release(turn: Turn, node: Node) -> None:
     state = NodeState.SPARE if node.returns else NodeState.DRAINED
     turn.state.roster.turn_node(node, state)
+    turn.state.vaults.lose(node.name)
     turn.say(f"node {node.name} is free")
     turn.do(ReleaseNode(node=node.name))
 

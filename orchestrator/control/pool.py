@@ -76,6 +76,7 @@ def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> Non
     node = state.roster.nodes[name]
     if node.state not in (NodeState.LEAVING, NodeState.DRAINED):
         state.quarantine.note_loss(node.host or name, turn.now_s, turn.options.patience_s)
+    state.vaults.lose(name)
     lost = state.roster.remove_node(name)
     names = ", ".join(worker.name for worker in lost)
     text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"

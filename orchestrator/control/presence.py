@@ -1,10 +1,13 @@
-"""What the controller does when nodes and workers come and go."""
+"""What the controller does when nodes, workers and vaults come and go."""
 
 from typing import assert_never
 
 from remesh.orchestrator.control.events import (
     NodeLost,
     NodeSilent,
+    VaultLost,
+    VaultTold,
+    VaultUp,
     WorkerFrozen,
     WorkerLost,
     WorkerReady,
@@ -12,7 +15,7 @@ from remesh.orchestrator.control.events import (
 from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
 from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_node, lose_worker
-from remesh.orchestrator.control.transitions import fence
+from remesh.orchestrator.control.transitions import fence, settle_if_parked
 from remesh.orchestrator.control.turn import Turn
 
 Presence = NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
@@ -34,6 +37,22 @@ def on_presence(turn: Turn, event: Presence) -> None:
             assert_never(event)
 
 
+def on_vault(turn: Turn, event: VaultUp | VaultLost | VaultTold) -> None:
+    """What is told about a mesh that is not the newest any more is old."""
+    state = turn.state
+    match event:
+        case VaultUp():
+            state.vaults.up(event.node, event.address)
+        case VaultLost():
+            state.vaults.lose(event.node)
+        case VaultTold():
+            if state.live(event.generation):
+                state.vaults.tell(event.node, event.generation, event.slots)
+        case _:
+            assert_never(event)
+    settle_if_parked(turn)
+
+
 def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
     """A suspect. While a generation is being left it is not waited for any longer."""
     state = turn.state
@@ -43,12 +62,17 @@ def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
     if any(workers[name].node == event.node for name in state.current.unparked):
         cause = f"silent for {event.silent_s:.1f} s while its generation ended"
         lose_node(turn, event.node, cause, None)
+    elif event.node in state.vaults.awaited:
+        state.vaults.give_up([event.node])
+        settle_if_parked(turn)
 
 
 def _on_node_lost(turn: Turn, event: NodeLost) -> None:
+    turn.state.vaults.lose(event.node)
     if event.node in turn.state.roster.nodes:
         lose_node(turn, event.node, event.cause, event.died_at_s)
     _note_late_death(turn, event.node, event.died_at_s)
+    settle_if_parked(turn)
 
 
 def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:

@@ -49,6 +49,24 @@ class Held:
         at = self.layout.coordinate(self.rank)
         return (at.tp, at.dp % self.shard_size)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether no lower rank holds the same part: it is the one that puts snapshots of it."""
+        return self.layout.coordinate(self.rank).dp < self.shard_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultSlot:
+    """A sealed snapshot in the vault of a node: a rank's part of the state at `step`.
+
+    `generation` is the one that trained it, `held` says which part of the state it is.
+    """
+
+    vault: str
+    held: Held
+    generation: int
+    step: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
@@ -76,11 +94,14 @@ class PeerState:
     """The members whose `at_step` is `step` together hold all of its state, and it is all there is.
 
     The others take their parts from them, and so do those whose place asks for another part than
-    they hold. `source` is the lowest rank that holds one.
+    they hold. `source` is the lowest rank that holds one, None if no member does.
+
+    `slots` are the parts that no member holds, each in one slot of a living vault.
     """
 
     step: int
-    source: int
+    source: int | None
+    slots: tuple[VaultSlot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from remesh.orchestrator.control.transitions import (
     ask_to_drain,
     ask_to_form,
     ask_to_leave,
+    ask_vaults,
     settle_if_parked,
 )
 from remesh.orchestrator.control.turn import Turn
@@ -91,3 +92,5 @@ def _ask_for_phase(turn: Turn) -> None:
             ask_to_drain(turn)
         case Phase.FENCING:
             ask_to_leave(turn)
+        case Phase.WAITING if state.vaults.awaited:
+            ask_vaults(turn)

@@ -11,6 +11,7 @@ from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.quarantine import Quarantine
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.timers import Deadlines
+from remesh.orchestrator.control.vaults import Vaults
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class State:
     quarantine: Quarantine = field(default_factory=Quarantine)
     lineage: Lineage = field(default_factory=Lineage)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    vaults: Vaults = field(default_factory=Vaults)
     budget: Budget = field(default_factory=Budget)
     deadlines: Deadlines = field(default_factory=Deadlines)
 

@@ -18,7 +18,7 @@ from remesh.orchestrator.control.nodes import do_without_leavers
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.pool import form_or_grow
 from remesh.orchestrator.control.records import StepRecord
-from remesh.orchestrator.control.recovery import source_label
+from remesh.orchestrator.control.recovery import slot_label, slots_of, source_label
 from remesh.orchestrator.control.saving import commit_complete
 from remesh.orchestrator.control.transitions import drain, fence, settle_if_parked
 from remesh.orchestrator.control.turn import Turn
@@ -72,8 +72,14 @@ def _on_restored(turn: Turn, event: WorkerRestored) -> None:
 
 
 def _on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
-    label = source_label(turn.state.current.restore)
-    _blame_restore(turn)
+    """A slot that cannot be read is done without; there may be another of the same part."""
+    restore = turn.state.current.restore
+    if any(slot_label(slot) == event.name for slot in slots_of(restore)):
+        label = event.name
+        turn.state.vaults.bad.add(label)
+    else:
+        label = source_label(restore)
+        _blame_restore(turn)
     fence(turn, f"{event.worker} could not restore {label}: {event.error}")
 
 

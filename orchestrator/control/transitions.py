@@ -1,7 +1,7 @@
 """How one mesh ends and the next begins: fence or drain, settle, decide, form."""
 
 from remesh.orchestrator.control.choosing import Choice, choose_mesh
-from remesh.orchestrator.control.commands import Drain, Fence, Form
+from remesh.orchestrator.control.commands import AskVaults, Drain, Fence, Form
 from remesh.orchestrator.control.generations import Fault, Generation
 from remesh.orchestrator.control.membership import NodeState, WorkerState
 from remesh.orchestrator.control.phases import Phase
@@ -27,12 +27,22 @@ def leave(turn: Turn, cause: str) -> None:
 
 
 def ask_to_leave(turn: Turn) -> None:
+    ask_vaults(turn)
     current = turn.state.current
     workers = reachable(turn)
     if workers:
         turn.do(
             Fence(generation=current.generation, workers=workers, heard_step=current.heard_step)
         )
+
+
+def ask_vaults(turn: Turn) -> None:
+    """The vaults tell what they hold, and hold it for the next generation."""
+    state = turn.state
+    generation = state.current.generation
+    nodes = state.vaults.ask(generation, state.roster.nodes)
+    if nodes:
+        turn.do(AskVaults(generation=generation, nodes=nodes))
 
 
 def note_sign(turn: Turn, sign: str) -> Fault:
@@ -105,6 +115,8 @@ def form_or_wait(turn: Turn) -> None:
         return
     turn.move(Phase.WAITING, reason=waiting_reason(turn), within_s=options.wait_limit_s)
     turn.say(f"{state.reason}, for at most {options.wait_limit_s:.0f} s")
+    if state.vaults.asked_in != state.last_generation:
+        ask_vaults(turn)
 
 
 def enough(turn: Turn) -> bool:
@@ -168,6 +180,8 @@ def _settle_fenced(turn: Turn) -> None:
     if state.stop_reason:
         end_stopped(turn)
         return
+    if state.vaults.awaited:
+        return
     if not fault.losses and not state.current.has_steps:
         state.budget.count_empty_try(fault.cause, state.step)
         if over_budget(turn):
@@ -177,10 +191,11 @@ def _settle_fenced(turn: Turn) -> None:
 
 def _form(turn: Turn) -> None:
     state, options = turn.state, turn.options
-    choice = choose_mesh(turn)
+    slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
+    choice = choose_mesh(turn, slots)
     members = choice.members
     checkpoints = state.checkpoints
-    decision = decide_restore(members, checkpoints.good, checkpoints.avoid)
+    decision = decide_restore(members, checkpoints.good, checkpoints.avoid, slots)
     if decision is None:
         avoided = ", ".join(sorted(checkpoints.avoid))
         turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
@@ -190,6 +205,7 @@ def _form(turn: Turn) -> None:
     state.generations.append(life)
     state.step = life.from_step
     state.fault = None
+    state.vaults.forget()
     state.lineage.begin(life.generation, life.from_step)
     checkpoints.begin(life.generation, frozenset(life.unparked), life.from_step)
     for member in members:

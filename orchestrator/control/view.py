@@ -25,12 +25,15 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
+    """`vault` is the address of its vault, empty if it has none."""
+
     node: str
     state: str
     slots: int
     workers: int
     domain: str
     head: bool
+    vault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ def view_of(options: Options, state: State) -> View:
                 workers=node.num_workers,
                 domain=node.domain,
                 head=node.head,
+                vault=state.vaults.addresses.get(node.name, ""),
             )
             for node in state.roster.nodes.values()
         ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control.events import (
@@ -12,6 +13,9 @@ from remesh.orchestrator.control.events import (
     NodeJoined,
     NodeLost,
     NodeSilent,
+    VaultLost,
+    VaultTold,
+    VaultUp,
     WorkerFrozen,
     WorkerLost,
     WorkerReady,
@@ -20,12 +24,14 @@ from remesh.orchestrator.sim.mesh import Mesh
 from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.process import Process
+from remesh.orchestrator.sim.vault import Vault
 from remesh.orchestrator.sim.world import InvariantError, Saved, World, value_after
 
 HEAD = "node-0"
 START_FAILS = 0.03
 COMMIT_FAILS = 0.05
 LAST_WORDS = 0.5
+VAULT_RETURNS = 0.7
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +66,7 @@ class Cluster:
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, Process] = field(default_factory=dict)
     meshes: dict[int, Mesh] = field(default_factory=dict)
+    num_vaults: int = 0
     ended: bool = False
     stopping: bool = False
     outages: Outages = field(init=False)
@@ -93,17 +100,16 @@ class Cluster:
 
     def carry_out(self, command: cmd.Command) -> None:
         match command:
-            case cmd.StartWorker():
-                self._to_node(command.node, lambda: self._start(command))
-            case cmd.EndWorker():
-                self._to_node(command.node, lambda: self._end(command))
-            case cmd.ReleaseNode():
-                self._to_node(command.node, lambda: self._release(command))
+            case cmd.StartWorker() | cmd.EndWorker() | cmd.ReleaseNode():
+                self._to_node(command.node, lambda: self._act(command))
             case cmd.Form():
                 self._form(command)
             case cmd.Fence() | cmd.Drain():
                 for name in command.workers:
                     self._to_worker(name, command, None)
+            case cmd.AskVaults():
+                for node in command.nodes:
+                    self._to_node(node, partial(self._ask, node, command.generation))
             case cmd.Commit():
                 self._commit(command)
             case cmd.End():
@@ -124,9 +130,19 @@ class Cluster:
     def kill_host(self, host: Host) -> None:
         """A node dies with all its processes; nobody tells but its silence."""
         host.alive = False
-        for process in self._on(host):
-            process.die()
+        self._end_all(host)
         self._watch(host)
+
+    def kill_vault(self, host: Host) -> None:
+        """A vault dies alone. Mostly its node has another one soon, an empty one."""
+        vault = self.world.vaults.get(host.name)
+        if vault is None or not vault.alive:
+            return
+        vault.die()
+        between, after = self.world.between, self.world.agenda.after
+        after(between(0.01, 0.06), lambda: self.post(host.name, VaultLost(node=host.name)))
+        if self.world.chance.random() < VAULT_RETURNS:
+            after(between(0.2, 3.0), lambda: self._start_vault(host))
 
     def drain(self, host: Host, for_s: float) -> None:
         """A node is to leave, and is gone by then whatever still runs there."""
@@ -138,6 +154,7 @@ class Cluster:
     def cut(self, host: Host, for_s: float) -> None:
         """A node is unreachable for a while. Its processes live on, at most for their lease."""
         host.cut_off = True
+        self._cut_vault(host)
         self.network.cut(host.name)
         self._watch(host)
         lease_s = self.world.timers.lease_s
@@ -156,12 +173,42 @@ class Cluster:
             node=host.name, slots=host.slots, head=host.name == HEAD, host=host.address
         )
         self.post(host.name, event)
+        self._start_vault(host)
+
+    def _start_vault(self, host: Host) -> None:
+        """Unless there is one."""
+        before = self.world.vaults.get(host.name)
+        if not self.world.settings.snapshot_every or not host.alive or (before and before.alive):
+            return
+        self.num_vaults += 1
+        address = f"{host.name}:{self.num_vaults}"
+        self.world.vaults[host.name] = Vault(self.world, host.name, address)
+        event = VaultUp(node=host.name, address=address)
+        self.world.agenda.after(self.world.between(0.1, 0.6), lambda: self.post(host.name, event))
+
+    def _ask(self, node: str, generation: int) -> None:
+        vault = self.world.vaults.get(node)
+        if vault is not None and vault.alive:
+            slots = vault.tell(generation)
+            event = VaultTold(node=node, generation=generation, slots=slots)
+            delay_s = self.world.between(0.001, 0.03)
+            self.world.agenda.after(delay_s, lambda: self.post(node, event))
+
+    def _cut_vault(self, host: Host) -> None:
+        if vault := self.world.vaults.get(host.name):
+            vault.cut_off = host.cut_off
+
+    def _end_all(self, host: Host) -> None:
+        """Every process there dies, and the vault."""
+        for process in self._on(host):
+            process.die()
+        if vault := self.world.vaults.get(host.name):
+            vault.die()
 
     def _release(self, command: cmd.ReleaseNode) -> None:
         """Whatever is left there ends, and a node that drains can go."""
         host = self.hosts[command.node]
-        for process in self._on(host):
-            process.die()
+        self._end_all(host)
         if host.draining:
             self.world.agenda.after(self.world.between(0.0, 1.0), lambda: self._gone(host))
 
@@ -195,6 +242,7 @@ class Cluster:
         if not host.cut_off or not host.alive:
             return
         host.cut_off = False
+        self._cut_vault(host)
         self.network.heal(host.name)
         if not self.knows(host.name):
             self._rejoin(host)
@@ -204,14 +252,12 @@ class Cluster:
 
     def _rejoin(self, host: Host) -> None:
         """A node that was given up starts over: none of its old processes may go on."""
-        for process in self._on(host):
-            process.die()
+        self._end_all(host)
         self._offer(host)
 
     def _end_lease(self, host: Host) -> None:
         if host.cut_off:
-            for process in self._on(host):
-                process.die()
+            self._end_all(host)
 
     def _thaw(self, process: Process) -> None:
         if process.alive and process.frozen:
@@ -233,9 +279,19 @@ class Cluster:
         process = self.processes[name]
         self._to_node(process.node, lambda: process.act(lambda: process.receive(command, mesh)))
 
+    def _act(self, command: cmd.StartWorker | cmd.EndWorker | cmd.ReleaseNode) -> None:
+        match command:
+            case cmd.StartWorker():
+                self._start(command)
+            case cmd.EndWorker():
+                self._end(command)
+            case cmd.ReleaseNode():
+                self._release(command)
+
     def _start(self, command: cmd.StartWorker) -> None:
         if command.worker in self.processes:
             return
+        self._start_vault(self.hosts[command.node])
         process = Process(world=self.world, name=command.worker, node=command.node)
         self.processes[process.name] = process
         start_s = self.world.between(1.0, 3.0)

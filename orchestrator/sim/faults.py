@@ -28,6 +28,7 @@ WEIGHTS = {
     "kill all": 1,
     "stop": 1,
 }
+VAULT_WEIGHTS = {"kill vault": 3, "kill worker and vault": 2, "rot": 1, "kill node": 2, "kill": 2}
 SHORTLY_AFTER = 0.5
 WITH_A_STEP = 0.2
 
@@ -47,9 +48,24 @@ def draw_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
     About half of them strike while the one before is being dealt with, a few others when a step
     ends: every second of those when the last one does.
     """
+    return _drawn(
+        chance, steps, span_s, chance.choices(*_weighted(WEIGHTS), k=chance.randint(0, 6))
+    )
+
+
+def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
+    """Up to three more for a run with vaults."""
+    weighted = _weighted(VAULT_WEIGHTS)
+    return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(0, 3)))
+
+
+def _weighted(weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
+    return list(weights), list(weights.values())
+
+
+def _drawn(chance: Random, steps: int, span_s: float, kinds: list[str]) -> list[Fault]:
     faults: list[Fault] = []
-    kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
-    for kind in chance.choices(kinds, weights, k=chance.randint(0, 6)):
+    for kind in kinds:
         if chance.random() < WITH_A_STEP:
             at_step = chance.choice([steps, chance.randint(1, steps)])
             faults.append(Fault(kind=kind, at_step=at_step))
@@ -130,6 +146,25 @@ def _bad_copies(cluster: Cluster) -> None:
     _kill_some(cluster, 1)
 
 
+def _kill_vault(cluster: Cluster) -> None:
+    hosts = [host for host in cluster.hosts.values() if host.alive and not host.cut_off]
+    cluster.kill_vault(cluster.world.chance.choice(hosts))
+
+
+def _kill_with_vault(cluster: Cluster) -> None:
+    for process in _living(cluster)[:1]:
+        cluster.kill(process)
+        cluster.kill_vault(cluster.hosts[process.node])
+
+
+def _rot(cluster: Cluster) -> None:
+    """A bit flips in some slot."""
+    vaults = cluster.world.vaults.values()
+    slots = [s for vault in vaults for lease in vault.leases.values() for s in lease if s.sealed]
+    if slots:
+        cluster.world.chance.choice(slots).rotten = True
+
+
 def _stop(cluster: Cluster) -> None:
     cluster.stopping = True
     cluster.tell(StopRequested(reason="stopped by the user"))
@@ -178,4 +213,7 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "corrupt checkpoint": _corrupt_checkpoint,
     "bad copies": _bad_copies,
     "stop": _stop,
+    "kill vault": _kill_vault,
+    "kill worker and vault": _kill_with_vault,
+    "rot": _rot,
 }

@@ -1,6 +1,6 @@
 """What must hold after every event, whatever befell the cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control import commands as cmd
@@ -12,13 +12,15 @@ from remesh.orchestrator.control.events import (
     NodeJoined,
     NodeLost,
     RestoreFailed,
+    VaultTold,
     WorkerLost,
     WorkerParked,
 )
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.phases import ENDED, Phase
-from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.records import CheckpointState, Held, VaultSlot
+from remesh.orchestrator.control.recovery import slot_label, slots_of
 from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 
@@ -38,6 +40,8 @@ class Invariants:
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
     committed: set[tuple[int, int]] = field(default_factory=set)
     restore_failed: bool = False
+    told: dict[tuple[str, str], tuple[VaultSlot, ...]] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
 
     def after(self, event: Event, commands: list[cmd.Command]) -> None:
         self.ledger.note(event)
@@ -84,6 +88,12 @@ class Invariants:
                 self.held[event.worker] = max(held, self.held.get(event.worker, held))
             case CheckpointCommitted():
                 self.committed.add((event.generation, event.step))
+            case VaultTold():
+                address = self.controller.state.vaults.addresses.get(event.node, "")
+                if event.generation == max(self.formed, default=0):
+                    self.told[event.node, address] = event.slots
+            case RestoreFailed() if event.name.startswith("the slot of "):
+                self.unreadable.add(event.name)
             case RestoreFailed():
                 self.restore_failed = True
 
@@ -108,33 +118,63 @@ class Invariants:
                     raise InvariantError(f"{command} with workers there")
             case cmd.Fence() | cmd.Drain():
                 self._check_alive(command, command.workers)
+            case cmd.AskVaults():
+                self._check_alive(command, command.nodes)
+                self.told.clear()
             case cmd.Form():
                 self._check_alive(command, [member.worker for member in command.members])
                 before = max(self.formed, default=0)
                 if command.generation != before + 1:
                     raise InvariantError(f"{command} does not follow {before}")
                 self._check_nothing_given_away(command)
+                self._check_slots(command)
                 self.formed[command.generation] = command
             case cmd.Commit():
-                if self._abandoned(command.generation, command.step):
-                    raise InvariantError(f"{command} is of an abandoned timeline")
-                if (command.generation, command.step) in self.commits:
-                    raise InvariantError(f"{command} was asked for before")
-                self.commits.add((command.generation, command.step))
+                self._check_commit(command)
+
+    def _check_commit(self, commit: cmd.Commit) -> None:
+        if self._abandoned(commit.generation, commit.step):
+            raise InvariantError(f"{commit} is of an abandoned timeline")
+        if (commit.generation, commit.step) in self.commits:
+            raise InvariantError(f"{commit} was asked for before")
+        self.commits.add((commit.generation, commit.step))
 
     def _check_nothing_given_away(self, form: cmd.Form) -> None:
-        """The mesh starts from the newest state that a member holds or a checkpoint has."""
+        """The mesh starts from the newest state that members and vaults hold, or a checkpoint has.
+
+        Storage is read only if that is newer.
+        """
         if self.restore_failed:
             return
         members = {member.worker for member in form.members}
         steps = {
             step for generation, step in self.committed if not self._abandoned(generation, step)
         }
-        steps |= self._whole(lambda old, held: held_by(old, held, members))
-        steps |= self._whole(held_by_whole_groups)
-        newest = max(steps, default=0)
+        in_memory = self._whole(lambda old, held: held_by(old, held, members))
+        newest = max(steps | in_memory | self._whole(held_by_whole_groups), default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
+        if isinstance(form.restore, CheckpointState) and newest in in_memory:
+            raise InvariantError(f"{form} reads from storage what is in memory")
+
+    def _check_slots(self, form: cmd.Form) -> None:
+        """No slot of another step, or of an abandoned timeline, and none that was not told."""
+        there = set(self._slots())
+        for slot in slots_of(form.restore):
+            if slot.step != form.from_step or slot not in there:
+                raise InvariantError(f"{form} takes {slot}")
+
+    def _slots(self) -> Iterator[VaultSlot]:
+        """What living vaults have told since they were asked, and can be used and proven."""
+        state = self.controller.state
+        for (node, address), slots in self.told.items():
+            if state.vaults.addresses.get(node) != address:
+                continue
+            for slot in slots:
+                known = slot.step <= state.heard_step(slot.generation)
+                usable = known and not self._abandoned(slot.generation, slot.step)
+                if usable and slot_label(slot) not in self.unreadable:
+                    yield slot
 
     def _whole(self, parts_of: Callable[[cmd.Form, dict[str, int]], Parts]) -> set[int]:
         """The steps whose state is whole among those parts of it, told by the Forms alone."""
@@ -149,6 +189,8 @@ class Invariants:
             }
             for step, part in parts_of(form, held):
                 found.setdefault(step, []).append(part)
+        for slot in self._slots():
+            found.setdefault(slot.step, []).append(slot.held)
         return {step for step, parts in found.items() if is_whole(parts)}
 
     def _abandoned(self, generation: int, step: int) -> bool:

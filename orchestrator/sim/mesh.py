@@ -6,8 +6,11 @@ from functools import partial
 
 from remesh.orchestrator.control.commands import Form
 from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.recovery import slots_of
+from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.parts import is_whole
-from remesh.orchestrator.sim.process import Doing, Process
+from remesh.orchestrator.sim.process import Doing, Process, Vote
+from remesh.orchestrator.sim.vault import Snapshots, open_snapshots
 from remesh.orchestrator.sim.world import InvariantError, World
 
 
@@ -28,6 +31,7 @@ class Mesh:
     arrived: set[str] = field(default_factory=set)
     offers: dict[str, tuple[int | None, Held, int]] = field(default_factory=dict)
     at_boundary: set[str] = field(default_factory=set)
+    buddies: dict[str, str] | None = None
     voting: bool = False
     waiting: bool = False
     torn: bool = False
@@ -53,14 +57,27 @@ class Mesh:
             at_step, held, _ = self.offers[member.worker]
             if member.at_step == step and (at_step, held) != (step, member.held):
                 raise InvariantError(f"{member} came with {held} at {at_step}")
+        slots = slots_of(self.form.restore)
         named = [member.worker for member in self.form.members if member.at_step == step]
         came = [self.offers[name] for name in named]
-        if not is_whole([held for _, held, _ in came]):
+        if not is_whole([held for _, held, _ in came] + [slot.held for slot in slots]):
             raise InvariantError(f"{self.form} starts from parts that are not all there")
-        values = {value for _, _, value in came}
-        if len(values) != 1:
+        stored = [self.world.vaults[slot.vault].find(slot) for slot in slots]
+        values = {value for _, _, value in came} | {slot.value for slot in stored if slot}
+        if len(values) > 1:
             raise InvariantError(f"{self.form} starts from a mixture of states")
-        return values.pop()
+        return values.pop() if values else 0
+
+    def snapshots_of(self, process: Process) -> Snapshots | None:
+        """The one way of a rank to the vaults in this generation, if it is to put snapshots."""
+        held = self.part_of(process)
+        if not self.world.settings.snapshot_every or not held.is_first:
+            return None
+        if self.buddies is None:
+            alive = {vault.node: "" for vault in self.world.vaults.values() if vault.alive}
+            self.buddies = buddies(alive)
+        places = (process.node, self.buddies.get(process.node))
+        return open_snapshots(self.world, self.generation, held, self.form.from_step, places)
 
     def has_sources(self) -> bool:
         """Whether all that came with a part are still here."""
@@ -138,9 +155,47 @@ class Mesh:
     def _pass(self, members: list[Process], step_s: float | None = None) -> None:
         self.voting = False
         drains = [m.drain for m in self.members if m.drain is not None]
-        leave, save = bool(drains), any(drain.save for drain in drains)
+        step = max(m.at_step or 0 for m in self.members) + 1
+        stable, snapshot = self._ballots(step)
+        vote = Vote(
+            leave=bool(drains),
+            save=any(drain.save for drain in drains),
+            snapshot=snapshot,
+            stable=stable,
+        )
+        if members:
+            self._promise(stable)
         for member in members:
             if member.in_mesh(self.generation) and member.doing is Doing.TRAINING:
                 step = (member.at_step or 0) + 1
                 seconds = step_s or self.world.settings.step_s
-                member.act(partial(member.update, step, seconds, leave=leave, save=save))
+                member.act(partial(member.update, step, seconds, vote))
+
+    def _ballots(self, step: int) -> tuple[int, bool]:
+        """The step that is safe for all who put snapshots; whether all can put one of this step."""
+        keepers = [m for m in self.members if self.part_of(m).is_first]
+        ballots = [m.snapshots.ballot(step) for m in keepers if m.snapshots is not None]
+        if len(ballots) < len(keepers):
+            return -1, False
+        return min(safe for safe, _ in ballots), all(ready for _, ready in ballots)
+
+    def _promise(self, stable: int) -> None:
+        before = self.world.promised.get(self.generation, (-1, []))
+        if stable <= before[0]:
+            return
+        places = []
+        for member in self.members:
+            snapshots = member.snapshots
+            if snapshots is None:
+                continue
+            key = (self.generation, member.rank)
+            vaults = [v for v in (snapshots.vault, snapshots.buddy) if v is not None]
+            having = [
+                vault
+                for vault in vaults
+                if any(s.sealed and s.step == stable for s in vault.leases.get(key, ()))
+            ]
+            if not having and all(vault.alive for vault in vaults):
+                raise InvariantError(f"step {stable} is stable and {member.name} has not sealed it")
+            places += [(vault, member.rank) for vault in having]
+        self.world.promised[self.generation] = (stable, places)

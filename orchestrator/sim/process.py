@@ -22,6 +22,8 @@ from remesh.orchestrator.control.records import (
     PeerState,
     StepRecord,
 )
+from remesh.orchestrator.control.recovery import slot_label
+from remesh.orchestrator.sim.vault import Snapshots
 from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
 from remesh.parallel.state.manifest import ShardFile
 
@@ -37,6 +39,16 @@ class Doing(StrEnum):
     RESTORING = "restoring"
     TRAINING = "training"
     UPDATING = "updating"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """What the members of a mesh agree on with a step; `stable` is -1 where nothing is."""
+
+    leave: bool
+    save: bool
+    snapshot: bool
+    stable: int
 
 
 ACTIVE = frozenset(Doing) - {Doing.PARKED}
@@ -67,6 +79,7 @@ class Process:
     heard_step: int = 0
     reporting: bool = False
     drain: Drain | None = None
+    snapshots: Snapshots | None = None
     stalled: list[Callable[[], None]] = field(default_factory=list)
 
     def soon(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -107,13 +120,13 @@ class Process:
         self.world.post(self.node, event)
         self.soon(self.world.between(0.005, 0.05), lambda: self._restore(form))
 
-    def update(self, step: int, step_s: float, *, leave: bool, save: bool) -> None:
+    def update(self, step: int, step_s: float, vote: Vote) -> None:
         """The step's vote has passed: nothing but death keeps the update from being finished."""
         if self.at_step != step - 1 or self.doing is not Doing.TRAINING:
             raise InvariantError(f"{self.name} at {self.at_step} ({self.doing}) updates {step}")
         self.doing = Doing.UPDATING
         delay_s = self.world.between(0.0, 0.015)
-        self.soon(delay_s, lambda: self._updated(step, step_s, leave=leave, save=save))
+        self.soon(delay_s, lambda: self._updated(step, step_s, vote))
 
     def broken(self, generation: int, error: str) -> None:
         """A collective failed: the groups are closed, the controller hears, the trainer parks."""
@@ -145,8 +158,8 @@ class Process:
         match form.restore:
             case FreshState():
                 self.at_step, self.value = 0, 0
-            case PeerState(step=step):
-                if not self._copy(form, mesh, step):
+            case PeerState() as peers:
+                if not self._copy(form, mesh, peers):
                     return
             case CheckpointState(name=name):
                 saved = self.world.committed[name]
@@ -157,6 +170,7 @@ class Process:
         if self.at_step != form.from_step:
             raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
         self.held, self.held_in = mesh.part_of(self), form.generation
+        self.snapshots = mesh.snapshots_of(self)
         event = WorkerRestored(
             worker=self.name, generation=self.generation, at_step=form.from_step, restore_s=0.01
         )
@@ -167,8 +181,9 @@ class Process:
         else:
             mesh.ready(self)
 
-    def _copy(self, form: Form, mesh: "Mesh", step: int) -> bool:
+    def _copy(self, form: Form, mesh: "Mesh", peers: PeerState) -> bool:
         """Whether the part could be had: those who have parts of it may be gone by now."""
+        step = peers.step
         value = mesh.value_at(step)
         wanted = mesh.part_of(self)
         if self.at_step == step and (self.held.cut, self.held.part) == (wanted.cut, wanted.part):
@@ -176,6 +191,10 @@ class Process:
         if self.world.copies_fail:
             self._cannot_restore(form, "")
             return False
+        for slot in peers.slots:
+            if self.world.vaults[slot.vault].find(slot) is None:
+                self._cannot_restore(form, slot_label(slot))
+                return False
         if not mesh.has_sources():
             self.broken(self.generation, "a source of the state is gone")
             return False
@@ -189,18 +208,22 @@ class Process:
         self.world.post(self.node, event)
         self._park(drained=False)
 
-    def _updated(self, step: int, step_s: float, *, leave: bool, save: bool) -> None:
+    def _updated(self, step: int, step_s: float, vote: Vote) -> None:
         self.at_step, self.value = step, value_after(self.value, step)
         self.records.append(record_of(step, step_s, self.world.agenda.now_s))
         self._report_later()
+        if self.snapshots is not None:
+            self.snapshots.note_stable(vote.stable)
+            if vote.snapshot:
+                self.snapshots.take(step, self.value)
         settings = self.world.settings
         last = step == settings.steps
         if self.fenced >= self.generation:
             self._park(drained=False)
-        elif save or last or step % settings.every == 0:
-            self._save(leave=leave or last)
+        elif vote.save or last or step % settings.every == 0:
+            self._save(leave=vote.leave or last)
         else:
-            self._go_on(leave=leave)
+            self._go_on(leave=vote.leave)
 
     def _save(self, *, leave: bool) -> None:
         """Writes a copy while training goes on; a mesh that was left does not stop it."""

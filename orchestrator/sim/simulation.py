@@ -14,7 +14,7 @@ from remesh.orchestrator.control.phases import ENDED
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
-from remesh.orchestrator.sim.faults import Fault, draw_faults, strike
+from remesh.orchestrator.sim.faults import Fault, draw_faults, draw_vault_faults, strike
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings, World
@@ -233,9 +233,17 @@ def simulate(seed: int) -> Outcome:
         doubled=chance.choice([0.0, 0.05, 0.5]),
         delayed=chance.choice([0.0, 0.03, 0.3]),
     )
-    settings = replace(settings, shape=_draw_shape(seed, settings.slots))
     span_s = settings.steps * settings.step_s * 1.3 + 2.0
-    simulation = Simulation(seed, settings, draw_faults(chance, settings.steps, span_s))
+    faults = draw_faults(chance, settings.steps, span_s)
+    vaults = Random(seed ^ 0x7A17)  # noqa: S311 - a simulation, not a secret
+    settings = replace(
+        settings,
+        shape=_draw_shape(seed, settings.slots),
+        snapshot_every=vaults.choice([0, 0, 1, 1, 2, 5]),
+    )
+    if settings.snapshot_every:
+        faults += draw_vault_faults(vaults, settings.steps, span_s)
+    simulation = Simulation(seed, settings, faults)
     outcome = simulation.run()
     if not _as_expected(outcome):
         text = f"seed {seed}: {outcome.status}: {outcome.reason}"

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
+
+if TYPE_CHECKING:
+    from remesh.orchestrator.sim.vault import Vault
 
 GLOBAL_BATCH = 24
 WHOLE = Shape(max_dp=4)
@@ -20,7 +24,8 @@ class InvariantError(AssertionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Sizes of a simulated run. `every` is the interval of checkpoints in steps.
+    """Sizes of a simulated run. `every` is the interval of checkpoints in steps, `snapshot_every`
+    that of snapshots: 0 for a run without vaults.
 
     `shape` is what its meshes have in common, and how they cut the state.
     """
@@ -34,6 +39,7 @@ class Settings:
     spares: int = 1
     max_failures: int = 40
     slots: int = 3
+    snapshot_every: int = 0
     doubled: float = 0.0
     delayed: float = 0.0
 
@@ -51,7 +57,9 @@ class Saved:
 class World:
     """`post` hands an event of a node to the network.
 
-    `written` holds the (generation, step, worker) of every file on storage.
+    `written` holds the (generation, step, worker) of every file on storage. `vaults` are the newest
+    ones by node, `promised` the stable step of each generation, with the vaults and ranks that had
+    it sealed when it was voted.
     """
 
     agenda: Agenda
@@ -61,6 +69,8 @@ class World:
     written: set[tuple[int, int, str]] = field(default_factory=set)
     committed: dict[str, Saved] = field(default_factory=dict)
     copies_fail: bool = False
+    vaults: dict[str, "Vault"] = field(default_factory=dict)
+    promised: dict[int, tuple[int, list[tuple["Vault", int]]]] = field(default_factory=dict)
 
     @property
     def timers(self) -> Timers:

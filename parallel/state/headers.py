@@ -146,7 +146,10 @@ def lay_out(ref: CheckpointRef, fragments: Sequence[Fragment]) -> tuple[bytes, S
 
 
 def sealed(header: ShardHeader, file: memoryview) -> bytes:
-    """The first bytes of the file again, of the same length, with the hashes of its tensors."""
+    """The first bytes of the file again, of the same length, with the hashes of its tensors.
+
+    Its `ref` may be another than it was laid out for, if that was no shorter.
+    """
     data_start = header.size_bytes - sum(part.size_bytes for part in header.parts)
     parts = [
         replace(part, digests=part.chunk_digests(file[part.start : part.end]))
@@ -234,7 +237,8 @@ def _encode(ref: CheckpointRef, parts: Sequence[Part], data_start: int) -> bytes
             "data_offsets": (part.start - data_start, part.end - data_start),
         }
     encoded = json.dumps(values, separators=(",", ":")).encode()
-    encoded += b" " * (-(_LENGTH_BYTES + len(encoded)) % _ALIGNMENT)
+    length = -(-(_LENGTH_BYTES + len(encoded)) // _ALIGNMENT) * _ALIGNMENT
+    encoded = encoded.ljust(max(length, data_start) - _LENGTH_BYTES)
     return len(encoded).to_bytes(_LENGTH_BYTES, "little") + encoded
 
 

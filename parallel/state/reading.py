@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from remesh.parallel.state.headers import FILE_DIGEST, HEADER_DIGEST, Part, Shar
 from remesh.parallel.state.manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
 from remesh.parallel.state.shards import bytes_of, empty
-from remesh.parallel.state.storage import Storage
+from remesh.parallel.state.storage import Blob, Storage
 
 # Files at a time: their reads wait for the storage, not for the processor.
 _NUM_READERS = 4
@@ -67,6 +67,30 @@ def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardH
         headers = list(readers.map(lambda file: _header(storage, ref, file), files))
     check_cover(ref, headers)
     return dict(zip(files, headers, strict=True))
+
+
+def read_boxes(
+    header: ShardHeader,
+    moves: Iterable[Move],
+    get_range: Callable[[int, int], Blob],
+    targets: Mapping[Fragment, Tensor],
+) -> None:
+    """Fills the wanted boxes of contiguous `targets` from one shard that is no file, verified.
+
+    `get_range(start, length)` reads its bytes.
+
+    Raises: CheckpointError that names the fragment; what `get_range` raises.
+    """
+    moves = list(moves)
+    arrays = {move.want: _array(targets[move.want]) for move in moves}
+    for run in _runs(_needs(header, moves)):
+        start, length = run[0].start, run[-1].end - run[0].start
+        data = memoryview(get_range(start, length))
+        for need in run:
+            found = data[need.start - start : need.end - start]
+            if len(found) != need.end - need.start or not _is_proven(need, found):
+                raise CheckpointError(f"the hash of {need.part.fragment} is not in its header")
+        _fill(arrays, run, data)
 
 
 def verify(storage: Storage, ref: CheckpointRef) -> int:

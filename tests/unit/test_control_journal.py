@@ -11,7 +11,8 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
+from remesh.parallel.layout import Layout
 from remesh.parallel.state.manifest import ShardFile
 
 OPTIONS = Options(steps=10, max_dp=1)
@@ -46,6 +47,14 @@ EXAMPLES = {
     int | None: 12,
     tuple[StepRecord, ...]: (record(1), record(2)),
     tuple[ShardFile, ...]: (ShardFile(name="a", size_bytes=3, digest="f"),),
+    tuple[VaultSlot, ...]: (
+        VaultSlot(
+            vault="b",
+            held=Held(layout=Layout(dp=2, tp=2), shard_size=2, rank=3),
+            generation=2,
+            step=9,
+        ),
+    ),
 }
 
 

@@ -15,7 +15,8 @@ from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import PeerState, StepRecord
+from remesh.orchestrator.control.records import Held, PeerState, StepRecord, VaultSlot
+from remesh.orchestrator.control.recovery import slot_label
 from remesh.orchestrator.control.state import State
 from remesh.parallel.state.manifest import ShardFile
 
@@ -124,6 +125,26 @@ def committed(line):
     return [ev.CheckpointCommitted(generation=line.generation, step=line.step, name=name)]
 
 
+def told(line):
+    """What a vault holds: words such as 2@23 for rank 2 at step 23, of the generation `in`."""
+    life = line.state.life(line.held_in or line.generation)
+    slots = []
+    for word in line.names[1:]:
+        rank, step = map(int, word.split("@"))
+        part = Held(layout=life.layout, shard_size=life.shard_size, rank=rank)
+        slots.append(
+            VaultSlot(vault=line.names[0], held=part, generation=life.generation, step=step)
+        )
+    return [ev.VaultTold(node=line.names[0], generation=line.generation, slots=tuple(slots))]
+
+
+def unreadable(line):
+    """A slot of the newest generation that cannot be read, if there is one: the first."""
+    slots = getattr(line.state.current.restore, "slots", ())
+    name = slot_label(slots[0]) if slots else ""
+    return line.members(ev.RestoreFailed, name=name, error="hash differs")
+
+
 CORRUPT = "block 3 of shard-0.arrow is corrupt"
 KINDS = {
     "start": lambda _: [ev.RunStarted()],
@@ -135,13 +156,16 @@ KINDS = {
     "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
     "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
+    "vault-up": lambda line: line.nodes(ev.VaultUp, address="10.0.0.1:7"),
+    "vault-lost": lambda line: line.nodes(ev.VaultLost),
+    "told": told,
     "ready": ready,
     "lost": lambda line: line.workers(ev.WorkerLost, **line.death),
     "frozen": lambda line: line.workers(ev.WorkerFrozen, silent_s=0.6),
     "broken": lambda line: line.members(ev.GroupBroken, error="connection reset"),
     "formed": lambda line: line.members(ev.WorkerFormed, form_s=0.005),
     "restored": restored,
-    "unreadable": lambda line: line.members(ev.RestoreFailed, name="", error="hash differs"),
+    "unreadable": unreadable,
     "steps": steps,
     "parked": lambda line: parked(line, drained=False),
     "drained": lambda line: parked(line, drained=True),
@@ -163,8 +187,11 @@ def events_of(words, now_s, state):
 def form(command):
     ranks = ", ".join(f"{m.worker}@{m.at_step}" for m in command.members)
     source = command.restore
-    peers = f" from rank {source.source}" if isinstance(source, PeerState) else ""
-    restore = type(source).__name__ + peers
+    restore = type(source).__name__
+    if isinstance(source, PeerState):
+        slots = [f"{s.held.rank}@{s.step} in {s.vault}" for s in source.slots]
+        live = [] if source.source is None else [f"rank {source.source}"]
+        restore += f" from {', '.join(live + slots)}"
     return f"form {command.generation} from step {command.from_step} {restore}: {ranks}"
 
 
@@ -184,6 +211,7 @@ ANSWERS = {
     cmd.ReleaseNode: lambda c: f"release {c.node}",
     cmd.Form: form,
     cmd.Fence: fence,
+    cmd.AskVaults: lambda c: f"ask vaults after {c.generation}: {', '.join(c.nodes)}",
     cmd.Drain: drain,
     cmd.Commit: lambda c: f"commit step {c.step} of {c.generation}: {len(c.files)} files",
     cmd.Announce: lambda c: f'"{c.text}"',

@@ -76,6 +76,8 @@ def test_the_fingerprint_holds_what_shapes_the_curve_and_nothing_else():
         "train.threads=2",
         "checkpoint.dir=elsewhere",
         "checkpoint.every=3",
+        "checkpoint.snapshot_every=0",
+        "checkpoint.vault_bytes=1000000",
         "elastic.patience_s=1",
         "elastic.spares=0",
         "data.dir=elsewhere",
@@ -184,6 +186,11 @@ def test_a_run_from_before_the_later_keys_goes_on_with_their_defaults():
     assert list(before)[:2] == ["job.seed", "model.num_layers"]
     other = tiny("model.norm=layer").fingerprint("d1")
     assert fingerprint_difference(before, other) == "model.norm was unset and is layer"
+
+
+def test_snapshots_are_taken_unless_the_user_says_otherwise():
+    assert (tiny().checkpoint.snapshot_every, tiny().checkpoint.vault_bytes) == ("auto", 0)
+    assert tiny("checkpoint.snapshot_every=7").checkpoint.snapshot_every == 7
 
 
 def test_the_tables_of_the_model_and_of_zero_are_as_the_user_says():

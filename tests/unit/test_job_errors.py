@@ -49,6 +49,15 @@ def refusal(*overrides: str) -> str:
             "zero.keep_gathered=true",
             "zero.keep_gathered = true: zero.stage = 0 gathers no weights; leave it false or use 3",
         ),
+        (
+            "checkpoint.snapshot_every=often",
+            'checkpoint.snapshot_every = "often": expected an integer or "auto"',
+        ),
+        (
+            "checkpoint.snapshot_every=-1",
+            'checkpoint.snapshot_every = -1: expected at least 0 or "auto"',
+        ),
+        ("checkpoint.vault_bytes=-1", "checkpoint.vault_bytes = -1: expected at least 0"),
         ("train.dtype=fp16", 'train.dtype = "fp16": expected "fp32" or "bf16"'),
         ("data.skip=30..35", 'data.skip = "30..35": expected a list'),
         ("data.skip=[3]", "data.skip = 3: expected a string"),

@@ -1,0 +1,165 @@
+"""The memory of a vault: slots in a folder of its own in shared memory, within bounds.
+
+A lock on a file in the folder, which the kernel drops with the process, tells a vault that lives
+from one that is dead, whatever its pid; so whoever comes next can remove what a dead one has left.
+"""
+
+import fcntl
+import itertools
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the vault's folders are its own, of mode 0700
+KEPT_FREE = 8  # one part in so many of all shared memory is left to others
+_LOCK = "lock"
+_PREFIX = "remesh-"
+_TRIES = 20
+_TRY_AGAIN_S = 0.05
+
+
+class NoRoomError(OSError):
+    """Shared memory, or the part of it that the job allows, has no room for a slot."""
+
+
+def folder_name(run: str, node: str) -> str:
+    """Of the folder of one run's vault on one node: several nodes may share a machine."""
+    return f"{_PREFIX}{run}-{node}"
+
+
+class VaultMemory:
+    """`limit_bytes` bounds all slots together; 0 for as much as is needed and there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        limit_bytes: int = 0,
+        free_bytes: Callable[[Path], int] | None = None,
+    ) -> None:
+        self.folder = folder
+        self._limit_bytes = limit_bytes
+        self._free_bytes = free_bytes or _free_bytes
+        self._numbers = itertools.count()
+        self._made: dict[Path, int] = {}
+        self._free: list[SlotMemory] = []
+        self._lists = threading.Lock()
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make the folder, in the place of what a dead vault has left there.
+
+        Raises: OSError; BlockingIOError if a vault that lives has it.
+        """
+        for tries_left in reversed(range(_TRIES)):
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                self._lock = _locked(self.folder)
+                break
+            except OSError:  # a sweep looks at it, or has removed it
+                if not tries_left:
+                    raise
+                time.sleep(_TRY_AGAIN_S)
+        for path in self.folder.iterdir():
+            if path.name != _LOCK:
+                path.unlink()
+
+    def close(self) -> None:
+        """Remove the folder. What others have mapped of it stays theirs until they let it go."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(self._made.values())
+
+    def take(self, size_bytes: int) -> SlotMemory:
+        """A free slot of this size, one that was in use before if there is one.
+
+        Raises: NoRoomError.
+        """
+        with self._lists:
+            for number, memory in enumerate(self._free):
+                if memory.size_bytes == size_bytes:
+                    return self._free.pop(number)
+            self._trim()
+            self._check_room(CONTROL_BYTES + size_bytes)
+            path = self.folder / f"{next(self._numbers)}"
+            self._made[path] = CONTROL_BYTES + size_bytes
+        try:
+            return SlotMemory.make(path, size_bytes)  # takes long, and others may go on
+        except OSError as error:
+            del self._made[path]
+            raise NoRoomError(
+                error.errno, f"no room for a snapshot of {size_bytes} bytes: {error.strerror}"
+            ) from None
+
+    def give_back(self, memory: SlotMemory) -> None:
+        """Nobody else writes to it any more."""
+        with self._lists:
+            self._free.append(memory)
+
+    def trim(self) -> None:
+        """Give what is free back to the system."""
+        with self._lists:
+            self._trim()
+
+    def _trim(self) -> None:
+        for memory in self._free:
+            memory.path.unlink(missing_ok=True)
+            del self._made[memory.path]
+        self._free.clear()
+
+    def _check_room(self, size_bytes: int) -> None:
+        if self._limit_bytes and self.used_bytes + size_bytes > self._limit_bytes:
+            raise NoRoomError(
+                f"a snapshot of {size_bytes} bytes beside {self.used_bytes} in use is more than "
+                f"checkpoint.vault_bytes = {self._limit_bytes}; raise it, or set it to 0"
+            )
+        free = self._free_bytes(self.folder)
+        if size_bytes > free:
+            raise NoRoomError(
+                f"a snapshot needs {size_bytes} bytes, and {self.folder.parent} has {free} to "
+                "spare; give it more memory, or set checkpoint.snapshot_every to 0"
+            )
+
+
+def sweep(run: str, place: Path = SHARED_MEMORY) -> None:
+    """Remove what vaults of this run that are dead have left on this machine."""
+    for folder in place.glob(f"{_PREFIX}{run}-*"):
+        # Not there any more, or another user's.
+        with suppress(OSError):
+            lock = _locked(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def sweep_all(place: Path = SHARED_MEMORY) -> None:
+    """Remove what dead vaults of any run have left on this machine."""
+    sweep("*", place)
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return (found.f_bavail - found.f_blocks // KEPT_FREE) * found.f_frsize
+
+
+def _locked(folder: Path) -> int:
+    """The lock of a folder, as an open file that holds it. Raises: OSError, if somebody has it."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock), (folder / _LOCK).stat()):
+            raise FileNotFoundError(f"another was faster at {folder}")
+    except OSError:
+        os.close(lock)
+        raise
+    return lock

@@ -1,0 +1,165 @@
+"""How vaults and workers talk: short messages in JSON, some of them followed by plain bytes.
+
+A connection begins with the run's token. Nothing that is received is ever executed or unpickled,
+and every receipt is bounded in size and in time.
+"""
+
+import json
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import astuple
+from typing import Any, Self
+
+from remesh.orchestrator.control.records import Held
+from remesh.parallel.layout import Layout
+from remesh.parallel.state.bounded_json import parse
+
+TOKEN_BYTES = 32
+MAX_MESSAGE_BYTES = 1 << 16
+_MAX_VALUES = 1 << 12
+_LENGTH = struct.Struct("!I")
+_PIECE_BYTES = 4 << 20  # sent and received under one deadline
+Message = dict[str, Any]
+
+
+class VaultError(OSError):
+    """A vault refused, or does not keep to the protocol. The message says what."""
+
+
+class Line:
+    """One connection. `limit_s` bounds every wait for the other side but the one for a message.
+
+    Sending and receiving are for one thread each. Raises: OSError once it is broken.
+    """
+
+    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        seconds = max(1, round(limit_s))
+        for option, value in (
+            (socket.TCP_KEEPIDLE, seconds),
+            (socket.TCP_KEEPINTVL, seconds),
+            (socket.TCP_KEEPCNT, 3),
+            (socket.TCP_USER_TIMEOUT, 1000 * 4 * seconds),
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        connection.settimeout(limit_s)
+        self._connection = connection
+        self._limit_s = limit_s
+        self._early = b""
+
+    @classmethod
+    def open(cls, address: str, token: str, limit_s: float) -> Self:
+        """Raises: OSError if nobody is there."""
+        host, _, port = address.rpartition(":")
+        line = cls(socket.create_connection((host, int(port)), timeout=limit_s), limit_s)
+        line.send_bytes(token.encode())
+        return line
+
+    def close(self) -> None:
+        """Repeatable, from any thread; it ends the waits of the others."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def send(self, message: Message, data: memoryview | bytes = b"") -> None:
+        encoded = json.dumps(message).encode()
+        self._connection.sendall(_LENGTH.pack(len(encoded)) + encoded)
+        self.send_bytes(data)
+
+    def send_bytes(self, data: memoryview | bytes) -> None:
+        view = memoryview(data)
+        for start in range(0, len(view), _PIECE_BYTES):
+            self._connection.sendall(view[start : start + _PIECE_BYTES])
+
+    def receive(self, limit_s: float | None = None) -> Message:
+        """The next message, within the limit. Raises: EOFError once the other side has left."""
+        self._connection.settimeout(limit_s)
+        try:
+            first = self._early or self._connection.recv(1)
+        finally:
+            self._connection.settimeout(self._limit_s)
+        self._early = b""
+        if not first:
+            raise EOFError
+        return self._rest(first)
+
+    def poll(self) -> Message | None:
+        """The next message if there is one now. Raises: EOFError as `receive`."""
+        self._connection.settimeout(0)
+        try:
+            self._early = self._connection.recv(1)
+        except BlockingIOError:
+            return None
+        finally:
+            self._connection.settimeout(self._limit_s)
+        if not self._early:
+            raise EOFError
+        return self.receive(self._limit_s)
+
+    def receive_into(self, view: memoryview) -> None:
+        while view:
+            count = self._connection.recv_into(view[:_PIECE_BYTES])
+            if not count:
+                raise VaultError("the connection ended in the middle")
+            view = view[count:]
+
+    def receive_bytes(self, size_bytes: int) -> bytearray:
+        data = bytearray(size_bytes)
+        self.receive_into(memoryview(data))
+        return data
+
+    def ask(self, message: Message, limit_s: float) -> Message:
+        """The answer. Raises: VaultError for a refusal, in the vault's words."""
+        self.send(message)
+        return self.answer(limit_s)
+
+    def answer(self, limit_s: float) -> Message:
+        try:
+            answer = self.receive(limit_s)
+        except EOFError:
+            raise VaultError("the vault ended the connection") from None
+        if "error" in answer:
+            raise VaultError(str(answer["error"]))
+        return answer
+
+    def _rest(self, first: bytes) -> Message:
+        (length,) = _LENGTH.unpack(first + self.receive_bytes(_LENGTH.size - 1))
+        if length > MAX_MESSAGE_BYTES:
+            raise VaultError(f"a message of {length} bytes is no message")
+        encoded = bytes(self.receive_bytes(length))
+        try:
+            message = parse(encoded, max_bytes=MAX_MESSAGE_BYTES, max_values=_MAX_VALUES)
+        except ValueError as error:
+            raise VaultError(str(error)) from None
+        if not isinstance(message, dict):
+            raise VaultError("a message that is no object is no message")
+        return message
+
+
+def told_held(held: Held) -> Message:
+    return {"layout": astuple(held.layout), "shard_size": held.shard_size, "rank": held.rank}
+
+
+def heard_held(message: Any) -> Held:
+    """Raises: KeyError, TypeError or ValueError, if it is not what `told_held` made."""
+    dp, pp, cp, ep, tp = (count(value, least=1) for value in message["layout"])
+    return Held(
+        layout=Layout(dp=dp, pp=pp, cp=cp, ep=ep, tp=tp),
+        shard_size=count(message["shard_size"], least=1),
+        rank=count(message["rank"]),
+    )
+
+
+def count(value: Any, *, least: int = 0) -> int:
+    """Raises: ValueError unless it is a whole number, and not below the least."""
+    if type(value) is not int or not least <= value < 2**53:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def counts(message: Mapping[str, Any], *names: str) -> tuple[int, ...]:
+    """Raises: KeyError, ValueError."""
+    return tuple(count(message[name]) for name in names)

@@ -1,0 +1,86 @@
+"""ZeRO-3 without a checkpoint: what a dead worker or node held comes back from memory."""
+
+from pathlib import Path
+
+import pytest
+from place import SHORT
+
+SHARED_MEMORY = Path("/dev/shm")
+SHARDED = (
+    "--fresh",
+    "--set", "zero.stage=3",
+    "--set", "elastic.max_workers=4",
+    "--set", "checkpoint.every=1000",
+    "--set", "checkpoint.snapshot_every=1",
+)  # fmt: skip
+LAG = 3  # steps that the copies may lie behind on a busy machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_before():
+    return set(SHARED_MEMORY.glob("remesh-*"))
+
+
+def finished(place, *args):
+    outcome = place.run(SHORT, *SHARDED, *args)
+    assert outcome.code == 0, outcome.err + outcome.out
+    return outcome.report
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place):
+    return finished(place, "--nodes", 1, "--workers-per-node", 2)
+
+
+@pytest.fixture(scope="module")
+def killed_worker(place):
+    return finished(place, "--nodes", 1, "--workers-per-node", 3, "--kill", "worker@20")
+
+
+@pytest.fixture(scope="module")
+def killed_node(place):
+    return finished(place, "--nodes", 2, "--workers-per-node", 2, "--kill", "node@40")
+
+
+def recovery_of(report):
+    """The generation before the fault, and the one after."""
+    number = next(n for n, life in enumerate(report["generations"]) if life["recovery_s"])
+    return report["generations"][number - 1 : number + 1]
+
+
+def nodes_of(life):
+    return {member["node"] for member in life["members"]}
+
+
+def test_a_killed_worker_is_replaced_from_the_vault_of_its_node(killed_worker):
+    before, after = recovery_of(killed_worker)
+    [node] = nodes_of(before)
+    assert f"from the vault of {node}" in after["reason"]
+
+
+def test_a_killed_node_is_replaced_from_the_vault_of_its_buddy(killed_node):
+    before, after = recovery_of(killed_node)
+    [dead] = nodes_of(before) - nodes_of(after)
+    [buddy] = nodes_of(after)
+    assert f"from the vault of {buddy}" in after["reason"]
+    assert f"from the vault of {dead}" not in after["reason"]
+
+
+def test_neither_changes_a_bit(undisturbed, killed_worker, killed_node):
+    for report in (killed_worker, killed_node):
+        assert report["losses"] == undisturbed["losses"]
+        assert report["samples"]["digest"] == undisturbed["samples"]["digest"]
+        assert report["samples"]["lost"] == report["samples"]["repeated"] == 0
+
+
+def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed_worker, killed_node):
+    for report in (killed_worker, killed_node):
+        for life in report["generations"][1:]:
+            assert "with checkpoint" not in life["reason"]
+            assert "with fresh parameters" not in life["reason"]
+            assert life["lost_steps"] <= 1 + LAG
+
+
+@pytest.mark.usefixtures("killed_worker", "killed_node")
+def test_nothing_is_left_in_shared_memory(left_before):
+    assert set(SHARED_MEMORY.glob("remesh-*")) <= left_before

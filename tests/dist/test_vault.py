@@ -1,0 +1,297 @@
+"""A vault without Ray: its server in one process, workers of the pool as its mappers."""
+
+import contextlib
+import signal
+import time
+
+import pytest
+from small_engine import spec, started, state_hash, work_of
+
+from remesh.actors.orders import FormOrder, VaultOrder
+from remesh.actors.snapshots import Snapshots
+from remesh.actors.vault_memory import VaultMemory
+from remesh.actors.vault_reader import reading
+from remesh.actors.vault_server import VaultServer
+from remesh.actors.vault_shelf import Shelf
+from remesh.orchestrator.control.records import FreshState, Held, VaultSlot
+from remesh.orchestrator.control.timers import Timers
+from remesh.parallel.engine import Engine
+from remesh.parallel.errors import GroupError, SlotError
+from remesh.parallel.layout import Layout
+from remesh.parallel.restore import share_state
+from remesh.parallel.slots import SlotSource
+from remesh.parallel.spec import ZeroSpec
+
+TOKEN = "0123456789abcdef" * 2
+TIMERS = Timers(patience_s=0.2)
+ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+STEPS = 6
+
+
+class TestVault:
+    """A vault in this process; its folder stands in for shared memory."""
+
+    __test__ = False
+
+    def __init__(self, folder, **bounds):
+        self.memory = VaultMemory(folder, **bounds)
+        self.memory.open()
+        self.shelf = Shelf(self.memory)
+        self.server = VaultServer.open("127.0.0.1", self.shelf, token=TOKEN, timers=TIMERS)
+        self.address = self.server.address
+
+    def told(self, generation=0):
+        found = self.shelf.told(generation, 2.0)
+        return sorted((one.step, one.held.rank) for one in found)
+
+    def close(self):
+        self.server.close()
+        self.memory.close()
+
+
+@pytest.fixture
+def vaults(tmp_path):
+    """Two vaults, each the other's buddy."""
+    made = [TestVault(tmp_path / name) for name in ("one", "two")]
+    yield made
+    for vault in made:
+        vault.close()
+
+
+def order_of(seat, own, buddy, from_step=0, size=2):
+    return FormOrder(
+        generation=seat.generation,
+        rank=seat.rank,
+        world_size=size,
+        store_host="",
+        store_port=0,
+        form_timeout_s=5,
+        op_timeout_s=5,
+        layout=Layout(dp=size),
+        shard_size=size,
+        restore=FreshState(),
+        held=None,
+        ranks_to_fill=(),
+        from_step=from_step,
+        victim=None,
+        vaults=VaultOrder(own=own, buddy=buddy, token=TOKEN),
+    )
+
+
+def ready_snapshots(order, mesh, engine):
+    """Snapshots of every step, once the slots are there."""
+    snapshots = Snapshots(every=1, timers=TIMERS)
+    snapshots.enter(order, mesh, engine.shard_state)
+    soon(lambda: snapshots.ballot(1)[1])
+    return snapshots
+
+
+def soon(condition, limit_s=5.0):
+    limit_s += time.monotonic()
+    while not condition() and time.monotonic() < limit_s:
+        time.sleep(0.002)
+    return condition()
+
+
+def train(engine, mesh, snapshots, steps):
+    """Losses, hashes of the state by step, the stable steps, and which steps were taken."""
+    hashes, stable, taken = {}, [], []
+    for step in steps:
+        sealed_step, ready = snapshots.ballot(step)
+        work = work_of(mesh, step, sealed_step=sealed_step, ready=ready)
+        result = engine.step(step, work)
+        snapshots.stable(result.stable_step)
+        if result.snapshot:
+            snapshots.take(step)
+            taken.append(step)
+        hashes[step] = state_hash(engine)
+        stable.append(result.stable_step)
+    return hashes, stable, taken
+
+
+def train_and_stop(seat, addresses):
+    mesh = seat.mesh(Layout(dp=2), 2)
+    engine = started(mesh, spec(4, 1, zero=ZERO3))
+    own, buddy = addresses[seat.rank], addresses[1 - seat.rank]
+    snapshots = ready_snapshots(order_of(seat, own, buddy), mesh, engine)
+    outcome = train(engine, mesh, snapshots, range(1, STEPS + 1))
+    safe = soon(lambda: snapshots.ballot(0)[0] >= outcome[2][-1])
+    snapshots.leave()
+    mesh.close()
+    return outcome, safe, seat.generation
+
+
+def restore_from(seat, slots, at_step):
+    """Both ranks are new: all of the state comes from slots."""
+    mesh = seat.mesh(Layout(dp=2), 2)
+    engine = Engine(spec(4, 1, zero=ZERO3))
+    engine.form(mesh)
+    sources = [
+        SlotSource(
+            name=f"slot {slot.held.rank}",
+            layout=slot.held.layout,
+            shard_size=slot.held.shard_size,
+            rank=slot.held.rank,
+            open=lambda address=address, slot=slot: reading(address, TOKEN, slot, TIMERS),
+        )
+        for address, slot in slots
+    ]
+    try:
+        share_state(engine, mesh, None, at_step, sources)
+        found = state_hash(engine)
+    except SlotError as error:
+        found = error.slot
+    except GroupError:
+        found = "the other rank has failed"
+    finally:
+        mesh.close()
+    return found
+
+
+def slot_of(rank, generation, step):
+    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    return VaultSlot(vault="", held=held, generation=generation, step=step)
+
+
+def test_what_was_safe_comes_back_with_the_same_bits_from_either_vault(pool, vaults):
+    addresses = [vault.address for vault in vaults]
+    outcomes = pool.run(train_and_stop, 2, addresses)
+    (_, stable, taken), safe, generation = outcomes[0]
+    assert safe
+    assert (stable, taken) == outcomes[1][0][1:]
+    assert taken[0] == 1
+    assert all(step in (-1, *taken) for step in stable)
+    newest = taken[-1]
+    for vault in vaults:
+        assert {(newest, 0), (newest, 1)} <= set(vault.told())
+    expected = [outcome[0][0][newest] for outcome in outcomes]
+    for first, second in ((0, 1), (0, 0), (1, 1)):
+        slots = [
+            (addresses[first], slot_of(0, generation, newest)),
+            (addresses[second], slot_of(1, generation, newest)),
+        ]
+        assert pool.run(restore_from, 2, slots, newest) == expected
+
+
+def test_a_flipped_bit_in_a_slot_is_named_and_not_restored(pool, vaults):
+    addresses = [vault.address for vault in vaults]
+    outcomes = pool.run(train_and_stop, 2, addresses)
+    (_, _, taken), _, generation = outcomes[0]
+    newest = taken[-1]
+    sealed = vaults[0].shelf.find(generation, newest, slot_of(1, generation, newest).held)
+    slots = [(addresses[0], slot_of(rank, generation, newest)) for rank in (0, 1)]
+    for place in (30, -5):
+        sealed.memory.shard[place] ^= 4
+        found = pool.run(restore_from, 2, slots, newest)
+        assert found == ["the other rank has failed", "slot 1"]
+        sealed.memory.shard[place] ^= 4
+
+
+def die_in_mid_copy(seat, address):
+    """It dies with one slot begun and one copied whole."""
+    mesh = seat.mesh(Layout(), 1)
+    engine = started(mesh, spec(4, 1))
+    snapshots = ready_snapshots(order_of(seat, address, "", size=1), mesh, engine)
+    train(engine, mesh, snapshots, [1])
+    soon(lambda: snapshots.ballot(2)[0] == 1)
+    snapshots._say = lambda _: None
+    snapshots.take(2)
+    snapshots._slots[2].memory.step = 3
+    snapshots._slots[2].memory.state = 1
+    signal.raise_signal(signal.SIGKILL)
+
+
+def test_a_worker_killed_in_mid_copy_leaves_what_it_had_copied_whole(pool, vaults):
+    run = pool.start(die_in_mid_copy, 1, vaults[0].address)
+    with contextlib.suppress(Exception):
+        run.results(timeout_s=10)
+    assert soon(lambda: vaults[0].told() == [(1, 0), (2, 0)]), vaults[0].told()
+    lease = vaults[0].shelf._leases[0]
+    assert soon(lambda: not lease.open)
+    assert len(lease.slots) == 2
+
+
+def train_without_buddy(seat, own, dead):
+    mesh = seat.mesh(Layout(), 1)
+    engine = started(mesh, spec(4, 1))
+    snapshots = ready_snapshots(order_of(seat, own, dead, size=1), mesh, engine)
+    outcome = train(engine, mesh, snapshots, [1, 2, 3])
+    soon(lambda: snapshots.ballot(0)[0] >= 1)
+    more = train(engine, mesh, snapshots, [4, 5])
+    snapshots.leave()
+    mesh.close()
+    return outcome[2], more[1]
+
+
+def test_a_buddy_that_is_gone_leaves_the_snapshots_of_the_own_vault(pool, vaults):
+    vaults[1].close()
+    taken, stable = pool.run(train_without_buddy, 1, vaults[0].address, vaults[1].address)[0]
+    assert taken[0] == 1
+    assert stable[-1] >= 1
+
+
+def hold_on(seat, own, buddy):
+    """Snapshots whose copies never arrive are sealed here and stable nowhere."""
+    mesh = seat.mesh(Layout(), 1)
+    engine = started(mesh, spec(4, 1))
+    snapshots = ready_snapshots(order_of(seat, own, buddy, size=1), mesh, engine)
+    outcome = train(engine, mesh, snapshots, [1, 2, 3, 4, 5])
+    snapshots.leave()
+    mesh.close()
+    return outcome[1:]
+
+
+def test_while_copies_are_in_flight_nothing_is_stable_and_no_slot_is_used_twice(pool, vaults):
+    held_up = VaultServer.open("127.0.0.1", SlowShelf(vaults[1].memory), token=TOKEN, timers=TIMERS)
+    stable, taken = pool.run(hold_on, 1, vaults[0].address, held_up.address)[0]
+    assert stable == [-1] * 5
+    assert taken == [1, 2, 3]
+    assert vaults[0].told() == [(1, 0), (2, 0), (3, 0)]
+    held_up.close()
+
+
+class SlowShelf(Shelf):
+    def admit(self, lease, number, digest):
+        time.sleep(3)
+        return super().admit(lease, number, digest)
+
+
+def refused(seat, own):
+    mesh = seat.mesh(Layout(), 1)
+    engine = started(mesh, spec(4, 1))
+    snapshots = Snapshots(every=1, timers=TIMERS)
+    snapshots.enter(order_of(seat, own, "", size=1), mesh, engine.shard_state)
+    soon(lambda: snapshots.ballot(1) and snapshots._line is None)
+    outcome = train(engine, mesh, snapshots, [1, 2])
+    mesh.close()
+    return outcome[2], engine.at_step
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"limit_bytes": 100_000}, {"free_bytes": lambda _: 100_000}], ids=["bound", "full"]
+)
+def test_without_room_there_are_no_snapshots_and_training_goes_on(pool, tmp_path, bounds):
+    vault = TestVault(tmp_path / "small", **bounds)
+    assert pool.run(refused, 1, vault.address) == [([], 2)]
+    assert vault.memory.used_bytes == 0
+    assert [path.name for path in vault.memory.folder.iterdir()] == ["lock"]
+    vault.close()
+    assert not vault.memory.folder.exists()
+
+
+def mesh_without_vaults(seat):
+    mesh = seat.mesh(Layout(dp=2), 1)
+    engine = started(mesh, spec(4, 1))
+    sent = mesh.bytes_sent
+    engine.step(1, work_of(mesh, 1))
+    without = mesh.bytes_sent - sent
+    sent = mesh.bytes_sent
+    result = engine.step(2, work_of(mesh, 2, sealed_step=seat.rank + 4, ready=seat.rank == 0))
+    mesh.close()
+    return mesh.bytes_sent - sent - without, result.stable_step, result.snapshot
+
+
+def test_the_stable_step_is_the_least_of_all_and_costs_one_number(pool):
+    outcomes = pool.run(mesh_without_vaults, 2)
+    assert [outcome[1:] for outcome in outcomes] == [(4, False), (4, False)]
+    assert all(0 < extra <= 16 for extra, *_ in outcomes)

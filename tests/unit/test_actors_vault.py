@@ -1,0 +1,247 @@
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from remesh.actors.vault_buddies import buddy_of
+from remesh.actors.vault_memory import NoRoomError, VaultMemory, folder_name, sweep
+from remesh.actors.vault_pace import Pace
+from remesh.actors.vault_shelf import Claim, Shelf
+from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
+from remesh.actors.vault_wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
+from remesh.orchestrator.control.records import Held
+from remesh.parallel.errors import CheckpointError
+from remesh.parallel.layout import Layout
+from remesh.parallel.state.fragments import whole
+from remesh.parallel.state.headers import lay_out
+from remesh.parallel.state.manifest import CheckpointRef
+
+SIZE_BYTES = 5000
+
+
+@pytest.fixture
+def memory(tmp_path):
+    memory = VaultMemory(tmp_path / folder_name("run", "node"))
+    memory.open()
+    yield memory
+    memory.close()
+
+
+def test_a_slot_is_one_memory_for_two_processes(memory):
+    slot = memory.take(SIZE_BYTES)
+    other = SlotMemory.open(slot.path)
+    other.state, other.step = SlotState.COPIED, 7
+    other.shard[:3] = b"abc"
+    assert (slot.state, slot.step, bytes(slot.shard[:3])) == (SlotState.COPIED, 7, b"abc")
+    assert len(other.shard) == SIZE_BYTES
+    assert slot.path.stat().st_mode & 0o777 == 0o600
+    assert memory.folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_memory_is_used_again_and_given_back(memory):
+    slot = memory.take(SIZE_BYTES)
+    memory.give_back(slot)
+    assert memory.take(SIZE_BYTES) is slot
+    memory.give_back(slot)
+    other = memory.take(2 * SIZE_BYTES)
+    assert not slot.path.exists()
+    assert memory.used_bytes == 2 * SIZE_BYTES + CONTROL_BYTES
+    memory.give_back(other)
+    memory.trim()
+    assert memory.used_bytes == 0
+
+
+def test_a_bound_and_full_memory_are_refused_with_the_cure(tmp_path):
+    bounded = VaultMemory(tmp_path / "a", limit_bytes=SIZE_BYTES)
+    full = VaultMemory(tmp_path / "b", free_bytes=lambda _: 100)
+    for memory, cure in ((bounded, "vault_bytes"), (full, "snapshot_every")):
+        memory.open()
+        with pytest.raises(NoRoomError, match=cure):
+            memory.take(SIZE_BYTES)
+        memory.close()
+
+
+def test_a_disk_that_turns_out_to_be_full_leaves_no_file(tmp_path):
+    memory = VaultMemory(tmp_path / "a", free_bytes=lambda _: 2**62)
+    memory.open()
+    with pytest.raises(NoRoomError) as refused:
+        memory.take(2**55)
+    assert refused.value.errno in (errno.ENOSPC, errno.EFBIG)
+    assert [path.name for path in memory.folder.iterdir()] == ["lock"]
+    assert memory.used_bytes == 0
+    memory.close()
+
+
+def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from remesh.actors.vault_memory import VaultMemory\n"
+        "memory = VaultMemory(Path(sys.argv[1])); memory.open(); memory.take(5000)\n"
+        "print(flush=True); time.sleep(60)"
+    )
+    folder = tmp_path / folder_name("run", "node")
+    vault = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
+    with vault:
+        vault.stdout.readline()
+        sweep("run", tmp_path)
+        assert len(list(folder.iterdir())) == 2
+        with pytest.raises(BlockingIOError):
+            VaultMemory(folder).open()
+        os.kill(vault.pid, signal.SIGKILL)
+    sweep("other", tmp_path)
+    assert folder.exists()
+    again = VaultMemory(folder)
+    again.open()
+    assert [path.name for path in folder.iterdir()] == ["lock"]
+    again.close()
+    folder.mkdir()
+    sweep("run", tmp_path)
+    assert not folder.exists()
+
+
+def claim(generation, rank=0, from_step=0, **more):
+    start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
+    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    made = Claim(
+        generation=generation, held=held, size_bytes=header.size_bytes, from_step=from_step, **more
+    )
+    return made, start
+
+
+PART = whole("w", (100,), "float32")
+
+
+def fill(shelf, lease, number, step):
+    slot = lease.slots[number]
+    start = claim(lease.claim.generation)[1]
+    slot.state, slot.step = SlotState.WRITING, step
+    slot.shard[: len(start)] = start
+    slot.shard[len(start) :] = bytes([step]) * (len(slot.shard) - len(start))
+    slot.state = SlotState.COPIED
+    return shelf.seal(lease, number)
+
+
+def steps(shelf):
+    return sorted((one.generation, one.step) for one in shelf.told(0, 0.0))
+
+
+def test_a_sealed_slot_counts_until_it_is_written_over(memory):
+    shelf = Shelf(memory)
+    lease = shelf.lease(claim(1)[0])
+    fill(shelf, lease, 0, 4)
+    fill(shelf, lease, 1, 5)
+    assert steps(shelf) == [(1, 4), (1, 5)]
+    lease.slots[0].state = SlotState.WRITING
+    assert steps(shelf) == [(1, 5)]
+    found = shelf.find(1, 5, lease.claim.held)
+    assert found.is_there
+    assert shelf.find(1, 4, lease.claim.held) is None
+    assert shelf.find(2, 5, lease.claim.held) is None
+
+
+def test_what_is_no_snapshot_is_not_sealed(memory):
+    shelf = Shelf(memory)
+    lease = shelf.lease(claim(1)[0])
+    lease.slots[0].state = SlotState.COPIED
+    with pytest.raises(CheckpointError):
+        shelf.seal(lease, 0)
+    shelf.end(lease)
+    assert list(shelf.seal_copied(lease)) == []
+    assert steps(shelf) == []
+
+
+def test_earlier_generations_stay_until_a_later_one_is_stable(memory):
+    shelf = Shelf(memory)
+    first = shelf.lease(claim(1)[0])
+    for number, step in enumerate((3, 4, 5)):
+        fill(shelf, first, number, step)
+    shelf.end(first)
+    second = shelf.lease(claim(2, from_step=4)[0])
+    assert steps(shelf) == [(1, 3), (1, 4)]
+    fill(shelf, second, 0, 5)
+    assert steps(shelf) == [(1, 3), (1, 4), (2, 5)]
+    shelf.stable(2)
+    assert steps(shelf) == [(2, 5)]
+    assert memory.used_bytes == 3 * (second.slots[0].size_bytes + CONTROL_BYTES)
+
+
+def test_a_slot_whose_mapper_may_live_is_not_handed_on(memory):
+    shelf = Shelf(memory)
+    zombie = shelf.lease(claim(1)[0])
+    fill(shelf, zombie, 0, 3)
+    other = shelf.lease(claim(2, from_step=2)[0])
+    shelf.stable(2)
+    paths = {slot.path for slot in zombie.slots}
+    assert not paths & {slot.path for slot in other.slots}
+    shelf.end(zombie)
+    third = shelf.lease(claim(3)[0])
+    assert {slot.path for slot in third.slots} == paths
+
+
+def test_what_was_told_of_is_not_written_to_any_more(memory):
+    shelf = Shelf(memory)
+    lease = shelf.lease(claim(3, guest=True)[0])
+    assert shelf.may_write(lease)
+    shelf.told(3, 0.0)
+    assert not shelf.may_write(lease)
+    assert shelf.may_write(shelf.lease(claim(4, guest=True)[0]))
+
+
+def test_a_line_ends_at_what_is_no_message():
+    near, far = socket.socketpair()
+    with closing(far):
+        line = Line.__new__(Line)
+        line._connection, line._limit_s, line._early = near, 0.2, b""
+        far.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+        with pytest.raises(VaultError):
+            line.receive(0.2)
+        for text in (b"[1]", b"{", b"[" * 60000):
+            far.sendall(len(text).to_bytes(4, "big") + text)
+            with pytest.raises(VaultError):
+                line.receive(0.2)
+        far.sendall(b"\0\0")
+        with pytest.raises(TimeoutError):
+            line.receive(0.2)
+        near.close()
+
+
+def test_held_travels_as_it_is_and_nonsense_does_not():
+    held = Held(layout=Layout(dp=4, tp=2), shard_size=2, rank=5)
+    told = told_held(held)
+    assert heard_held(told) == held
+    for wrong in ({**told, "rank": -1}, {**told, "rank": True}, {**told, "layout": [1, 2]}):
+        with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+            heard_held(wrong)
+
+
+def test_a_buddy_is_in_another_domain_if_there_is_one():
+    assert buddy_of("a", {"a": "x"}) is None
+    assert buddy_of("a", {"a": "x", "b": "x"}) == "b"
+    domains = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    assert [buddy_of(node, domains) for node in "abcd"] == ["c", "c", "a", "a"]
+    ring = dict.fromkeys("abc", "")
+    assert [buddy_of(node, ring) for node in "abc"] == ["b", "c", "a"]
+
+
+def test_the_interval_follows_from_what_snapshots_cost():
+    pace = Pace("auto")
+    pace.begin(0)
+    assert pace.is_due(1)
+    for step in range(1, 6):
+        pace.mark(step * 0.1 + (0.02 if step > 2 else 0))
+        if step == 2:
+            pace.note(step, 0.02)
+    assert pace.interval == 21
+    assert not pace.is_due(22)
+    assert pace.is_due(23)
+
+
+def test_a_number_of_steps_is_kept_to():
+    pace = Pace(5)
+    assert [step for step in range(1, 16) if pace.is_due(step)] == [5, 10, 15]
+    assert not any(Pace(0).is_due(step) for step in range(10))

@@ -1,0 +1,343 @@
+"""State from vaults: who is asked, how long an answer is waited for, what is made of it."""
+
+import json
+import time
+
+import pytest
+from control_drive import Drive, of, running
+
+from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.control.records import (
+    CheckpointState,
+    FreshState,
+    Held,
+    Member,
+    PeerState,
+    VaultSlot,
+)
+from remesh.orchestrator.control.recovery import decide_restore, slot_label
+from remesh.orchestrator.control.snapshot import Snapshot, decode, encode
+from remesh.orchestrator.control.tally import Tally
+from remesh.parallel.layout import Layout
+
+FOUR = (("head", 2), ("b", 2))
+SAVED = CheckpointState(step=40, name="step-40")
+
+
+def part(rank, *, dp=4, tp=1, shard_size=4):
+    return Held(layout=Layout(dp=dp, tp=tp), shard_size=shard_size, rank=rank)
+
+
+def slot(vault, rank, step, generation=1, **cut):
+    return VaultSlot(vault=vault, held=part(rank, **cut), generation=generation, step=step)
+
+
+def members(*ranks, step=45, nodes="ab", **cut):
+    """One a rank whose part it holds; None for one that holds nothing. On these nodes in turn."""
+    return [
+        Member(
+            worker=f"w{number}",
+            node=nodes[number % len(nodes)],
+            rank=number,
+            at_step=None if rank is None else step,
+            held=Held() if rank is None else part(rank, **cut),
+        )
+        for number, rank in enumerate(ranks)
+    ]
+
+
+LIVE = "with the state of the live ranks"
+
+
+@pytest.mark.parametrize(
+    ("live", "slots", "restore", "reason"),
+    [
+        (
+            members(0, 1, 3),
+            [slot("a", 2, 45), slot("a", 1, 45)],
+            PeerState(step=45, source=0, slots=(slot("a", 2, 45),)),
+            f"{LIVE} and shard 2 of 4 from the vault of a",
+        ),
+        (
+            members(0, 1, None, 3, nodes="aacd"),
+            [slot("b", 2, 45), slot("c", 2, 45), slot("d", 2, 45)],
+            PeerState(step=45, source=0, slots=(slot("c", 2, 45),)),
+            f"{LIVE} and shard 2 of 4 from the vault of c",
+        ),
+        (
+            members(0, 1, 3),
+            [slot("b", rank, 44) for rank in range(4)],
+            PeerState(step=44, source=None, slots=tuple(slot("b", rank, 44) for rank in range(4))),
+            "with the state in vaults: 4 parts from the vault of b, as neither a live rank nor",
+        ),
+        (
+            members(0, 1, 3),
+            [slot("b", rank, 44) for rank in (0, 1, 3)],
+            SAVED,
+            "with checkpoint step-40, as neither a live rank nor a vault holds shard 2 of 4 at ",
+        ),
+        (
+            members(0, 1, 3),
+            [slot("b", rank, 39) for rank in range(4)],
+            SAVED,
+            "with checkpoint step-40, as neither",
+        ),
+        (
+            members(None, None),
+            [slot("b", 0, 45, shard_size=1)],
+            PeerState(step=45, source=None, slots=(slot("b", 0, 45, shard_size=1),)),
+            "with the state in vaults: all of it from the vault of b",
+        ),
+        (
+            members(0, 1, 2, dp=3, shard_size=3),
+            [slot("b", rank, 45) for rank in range(4)],
+            PeerState(step=45, source=0),
+            LIVE,
+        ),
+        (
+            members(0, dp=1, tp=2, shard_size=1),
+            [slot("b", 1, 45, dp=1, tp=2, shard_size=1)],
+            PeerState(step=45, source=0, slots=(slot("b", 1, 45, dp=1, tp=2, shard_size=1),)),
+            f"{LIVE} and tensor part 1 of 2 from the vault of b",
+        ),
+    ],
+)
+def test_vaults_add_what_no_live_member_holds(live, slots, restore, reason):
+    decision = decide_restore(live, [SAVED], (), slots)
+    assert decision.restore == restore
+    assert decision.reason.startswith(reason)
+
+
+def test_parts_of_two_ways_to_cut_are_not_added_up():
+    slots = [slot("b", 1, 45, dp=2, shard_size=2), slot("b", 3, 45)]
+    assert decide_restore(members(0, 1), [], (), slots).restore == FreshState()
+
+
+def sharded(**options):
+    """Four ranks on two nodes, rank 0 and 1 on the head, each with a shard, at step 10."""
+    drive = Drive(nodes=FOUR, zero_stage=3, **options)
+    for node in ("head", "b"):
+        drive.do(ev.VaultUp(node=node, address=f"{node}:1"))
+    drive.ready()
+    return drive.train(10)
+
+
+def tell(drive, node, *slots, generation=None):
+    number = drive.state.last_generation if generation is None else generation
+    return drive.do(ev.VaultTold(node=node, generation=number, slots=slots))
+
+
+def everything(vault, step, generation=1):
+    return [slot(vault, rank, step, generation) for rank in range(4)]
+
+
+def test_the_vaults_are_asked_with_the_fence_and_waited_for():
+    drive = sharded()
+    asked = of(cmd.AskVaults, drive.lose("worker-3"))
+    assert asked == [cmd.AskVaults(generation=1, nodes=("b", "head"))]
+    drive.park(10)
+    tell(drive, "head", *everything("head", 10))
+    assert drive.state.phase == "fencing"
+    tell(drive, "b", generation=7)
+    assert drive.state.phase == "fencing"
+    tell(drive, "b")
+    life = drive.state.current
+    assert (life.generation, life.from_step, life.lost_steps) == (2, 10, 0)
+    assert [one.vault for one in life.restore.slots] == ["head"]
+    assert drive.controller.view().generations[-1].source == "live ranks, vault of head"
+
+
+def test_without_vaults_nobody_is_asked_or_waited_for():
+    drive = running(10, nodes=FOUR, zero_stage=3)
+    drive.lose("worker-3")
+    drive.park(10)
+    assert of(cmd.AskVaults, drive.commands) == []
+    assert drive.state.current.generation == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.VaultLost(node="b"),
+        ev.VaultUp(node="b", address="b:2"),
+        ev.NodeSilent(node="b", silent_s=1.0),
+        ev.NodeLost(node="b", cause="power"),
+    ],
+)
+def test_one_that_is_gone_is_waited_for_no_more(event):
+    drive = sharded()
+    drive.lose("worker-1", "worker-3")
+    drive.park(10)
+    tell(drive, "head", *everything("head", 10))
+    assert drive.state.phase == "fencing"
+    drive.do(event)
+    assert (drive.state.last_generation, drive.state.current.from_step) == (2, 10)
+
+
+def test_one_that_does_not_answer_is_waited_for_once():
+    drive = sharded()
+    drive.lose("worker-3")
+    drive.park(10)
+    tell(drive, "head", *everything("head", 10))
+    drive.now_s = drive.controller.next_deadline_s()
+    drive.do(ev.Tick())
+    assert drive.state.current.from_step == 10
+    drive.train(12)
+    drive.lose("worker-1")
+    drive.park(12)
+    tell(drive, "head", *everything("head", 10))
+    assert drive.state.last_generation == 3
+
+
+def test_what_was_told_before_a_mesh_formed_is_old():
+    drive = sharded()
+    drive.lose("worker-3")
+    drive.park(10)
+    tell(drive, "head", *everything("head", 10))
+    tell(drive, "b", *everything("b", 10))
+    drive.train(11)
+    tell(drive, "head", *everything("head", 10), generation=1)
+    assert drive.state.vaults.told == {}
+    drive.lose("worker-1")
+    drive.park(11)
+    tell(drive, "b")
+    tell(drive, "head", generation=1)
+    assert drive.state.phase == "fencing"
+    tell(drive, "head", *everything("head", 10))
+    assert isinstance(drive.state.current.restore, PeerState)
+    assert drive.state.current.from_step == 10
+
+
+def test_no_slot_of_an_abandoned_timeline_is_taken():
+    drive = sharded()
+    drive.save(5)
+    drive.commit(5)
+    drive.lose("worker-3")
+    drive.park(10)
+    for node in ("head", "b"):
+        tell(drive, node)
+    assert drive.state.current.from_step == 5
+    drive.train(7)
+    drive.lose("worker-1")
+    drive.park(7)
+    for node in ("head", "b"):
+        tell(drive, node, *everything(node, 10))
+    assert drive.state.current.from_step == 5
+
+
+def test_a_step_without_a_record_is_none_to_start_from():
+    drive = sharded()
+    drive.lose(*drive.members)
+    tell(drive, "head", *everything("head", 11), *everything("head", 9))
+    tell(drive, "b")
+    assert drive.state.phase == "waiting"
+    drive.ready()
+    assert (drive.state.last_generation, drive.state.current.from_step) == (2, 9)
+    assert drive.state.current.restore.source is None
+
+
+def test_a_slot_that_cannot_be_read_is_done_without():
+    drive = sharded()
+    drive.lose("worker-3")
+    drive.park(10)
+    tell(drive, "head", *everything("head", 10))
+    tell(drive, "b", *everything("b", 10))
+    (bad,) = drive.state.current.restore.slots
+    drive.all(ev.WorkerFormed, form_s=0.01)
+    failed = {"name": slot_label(bad), "error": "hash differs"}
+    drive.all(ev.RestoreFailed, workers=drive.members[:1], **failed)
+    drive.park(10, held_in=1)
+    tell(drive, "head", *everything("head", 10))
+    tell(drive, "b", *everything("b", 10))
+    (other,) = drive.state.current.restore.slots
+    assert (other.vault, bad.vault) in {("b", "head"), ("head", "b")}
+    assert drive.state.checkpoints.restore_failures == {}
+
+
+def test_while_too_few_are_there_a_late_answer_still_counts():
+    drive = sharded(min_workers=4)
+    drive.do(ev.NodeDraining(node="b", cause="Ray drains it"))
+    drive.all(ev.WorkerParked, at_step=10, drained=True)
+    drive.save(10)
+    drive.commit(10)
+    assert drive.state.phase == "waiting"
+    assert of(cmd.AskVaults, drive.commands) == [cmd.AskVaults(generation=1, nodes=("b", "head"))]
+    tell(drive, "head", *everything("head", 10))
+    assert drive.state.vaults.told.keys() == {"head"}
+    asked = of(cmd.AskVaults, drive.do(ev.ControllerRestarted(down_s=1.0)))
+    assert asked == [cmd.AskVaults(generation=1, nodes=("b", "head"))]
+
+
+def test_a_node_that_leaves_is_let_go_once_what_its_vault_holds_is_taken():
+    drive = sharded()
+    drive.do(ev.NodeDraining(node="b", cause="Ray drains it"))
+    drive.lose(*(w.name for w in drive.state.roster.on("b")))
+    drive.park(10)
+    tell(drive, "head", slot("head", 0, 10))
+    tell(drive, "b", *everything("b", 10))
+    assert {one.vault for one in drive.state.current.restore.slots} == {"b"}
+    assert of(cmd.ReleaseNode, drive.commands) == []
+    drive.train()
+    assert of(cmd.ReleaseNode, drive.commands) == [cmd.ReleaseNode(node="b")]
+    assert drive.state.vaults.addresses == {"head": "head:1"}
+
+
+def test_a_holder_of_what_no_vault_has_is_taken_before_others():
+    """A mesh of two of three, of which two hold a shard that a vault has too."""
+    drive = Drive(nodes=(("head", 4),), max_dp=4, zero_stage=3, zero_group=2)
+    drive.do(ev.VaultUp(node="head", address="head:1"))
+    drive.ready()
+    drive.train(10)
+    drive.lose("worker-1")
+    drive.park(10)
+    first = [slot("head", 0, 10, shard_size=2)]
+    tell(drive, "head", *first)
+    life = drive.state.current
+    assert {m.held.part for m in life.members} == {(0, 0), (0, 1)}
+    assert life.restore == PeerState(step=10, source=0)
+
+
+def test_the_view_shows_the_vaults_by_node():
+    nodes = sharded().controller.view().nodes
+    assert {node.node: node.vault for node in nodes} == {"head": "head:1", "b": "b:1"}
+
+
+def test_what_the_vaults_told_is_in_a_snapshot():
+    drive = sharded()
+    drive.lose("worker-3")
+    tell(drive, "head", *everything("head", 10))
+    snapshot = Snapshot(state=drive.state, tally=Tally())
+    assert decode(json.loads(json.dumps(encode(snapshot)))) == snapshot
+
+
+def test_the_first_rank_that_holds_a_part_is_the_one_that_puts_snapshots():
+    first = [part(rank, dp=4, tp=2, shard_size=2).is_first for rank in range(8)]
+    assert first == [True] * 4 + [False] * 4
+    assert [part(rank, shard_size=1).is_first for rank in range(4)] == [True] + [False] * 3
+
+
+@pytest.fixture
+def huge():
+    """Rank 0 of 16,384 is lost; a rank has three slots, each in two vaults."""
+    layout = Layout(dp=2048, tp=8)
+    held = [Held(layout=layout, shard_size=2048, rank=rank) for rank in range(16384)]
+    live = [
+        Member(worker=f"w{r}", node=f"n{r // 8}", rank=r, at_step=45, held=held[r])
+        for r in range(1, 16384)
+    ]
+    slots = [
+        VaultSlot(vault=f"n{(r // 8 + away) % 2048}", held=held[r], generation=1, step=step)
+        for step in (43, 44, 45)
+        for away in (0, 1)
+        for r in range(16384)
+    ]
+    return live, slots
+
+
+def test_a_hundred_thousand_slots_are_weighed_in_a_second(huge):
+    live, slots = huge
+    started_s = time.process_time()
+    decision = decide_restore(live, [], (), slots)
+    assert time.process_time() - started_s < 1.0
+    assert [one.held.rank for one in decision.restore.slots] == [0]
