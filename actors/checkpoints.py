@@ -56,9 +56,11 @@ def find(target: str) -> Target:
 
 
 def rows(target: Target) -> list[dict[str, Any]]:
-    """One for each checkpoint, newest first. Cost: a manifest each; no tensor is read."""
-    manifests = (read_manifest(target.storage, ref) for ref in target.refs)
-    return [_row(manifest) | dict(manifest.metrics) for manifest in manifests]
+    """One for each checkpoint, newest first, with the reason why it cannot be read if that is so.
+
+    Cost: a manifest each; no tensor is read.
+    """
+    return [_row_of(target.storage, ref) for ref in target.refs]
 
 
 def shown(target: Target) -> dict[str, Any]:
@@ -94,6 +96,15 @@ def _open_run(run: str, options: str) -> Storage:
     if not path.is_dir():
         raise UserError(f"{run}: no such run; name its folder, such as runs/tiny, or a job file")
     return open_storage(str(path))
+
+
+def _row_of(storage: Storage, ref: CheckpointRef) -> dict[str, Any]:
+    try:
+        manifest = read_manifest(storage, ref)
+    except CheckpointError as error:
+        told = {"checkpoint": ref.name, "step": ref.step, "generation": ref.generation}
+        return {**told, "reason": str(error)}
+    return _row(manifest) | dict(manifest.metrics)
 
 
 def _row(manifest: CheckpointManifest) -> dict[str, Any]:
