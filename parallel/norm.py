@@ -22,41 +22,44 @@ class GradientNorm:
         self._exact = exact
         self._world = mesh.world
         self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
-        self._counted = [_counted(state, bucket, mesh) for bucket in range(len(state.buckets))]
+        self._counted = _counted(state, mesh.tensor.rank) if mesh.tensor.size > 1 else None
         self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
         self.counts = self.is_spread and mesh.replica.rank == 0
 
     def measure(self, gradients: list[Tensor]) -> SquareSum:
         """The sum of squares of what this rank counts; not a finite one where any rank has none.
 
+        What other ranks count is looked at too: the copies are equal, unless a fault spoils one.
+
         Raises: Cancelled, GroupError.
         """
-        pairs = zip(gradients, self._counted, strict=True)
-        sums = torch.cat([self._sums(gradient, counted) for gradient, counted in pairs])
+        sums = torch.cat([self._sums(gradient) for gradient in gradients])
         largest = largest_of(sums)
+        if self._counted is not None:
+            sums = sums[self._counted]
         if self.is_spread:
             message = torch.tensor([largest], dtype=torch.float64, device=self._world.device)
             all_reduce_(self._world, message, "max")
             largest = float(message)
         return square_sum(sums, largest, self._num_chunks)
 
-    def _sums(self, gradient: Tensor, counted: Tensor | None) -> Tensor:
-        if counted is not None:
-            return chunk_sums(gradient)[counted]
-        if self._exact:
+    def _sums(self, gradient: Tensor) -> Tensor:
+        if self._exact or self._counted is not None:
             return chunk_sums(gradient)
-        norm: Tensor = torch.linalg.vector_norm(gradient)
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        norm: Tensor = torch.linalg.vector_norm(gradient, dtype=wide)
         return norm.double().square().view(1)
 
 
-def _counted(state: ShardState, bucket: int, mesh: Mesh) -> Tensor | None:
-    """A mask over the chunks of the own shard, None where all are counted."""
-    if mesh.tensor.size == 1:
-        return None
-    owned = state.owned(bucket)
-    mask = torch.zeros(state.shards[bucket].values.numel() // CHUNK, dtype=torch.bool)
-    for name, place in state.buckets[bucket].plan.places.items():
-        start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
-        if start < stop and state.shares[name].holders[0] == mesh.tensor.rank:
-            mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
-    return mask.to(state.shards[bucket].values.device)
+def _counted(state: ShardState, tensor_rank: int) -> Tensor:
+    """A mask over the chunks of all own shards."""
+    masks = []
+    for number, (bucket, shard) in enumerate(zip(state.buckets, state.shards, strict=True)):
+        owned = state.owned(number)
+        mask = torch.zeros(shard.values.numel() // CHUNK, dtype=torch.bool)
+        for name, place in bucket.plan.places.items():
+            start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
+            if start < stop and state.shares[name].holders[0] == tensor_rank:
+                mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
+        masks.append(mask)
+    return torch.cat(masks).to(state.shards[0].values.device)
