@@ -45,7 +45,10 @@ def find(target: str) -> Target:
     storage = _open_run(run, question + options)
     refs = tuple(committed(storage))
     if not refs:
-        raise UserError(f"{run}: there is no checkpoint; name a run's folder, such as runs/tiny")
+        raise UserError(
+            f"{run}: there is no checkpoint; name a run's folder, such as runs/tiny, or its job "
+            "file, if that has a checkpoint.url"
+        )
     found = [ref for ref in refs if step in (str(ref.step), ref.name)]
     if step and not found:
         raise UserError(
@@ -92,7 +95,10 @@ def _open_run(run: str, options: str) -> Storage:
         return open_storage(run + options)
     path = Path(run)
     if path.is_file():
-        path = load_job(path).run_dir
+        job = load_job(path)
+        if job.checkpoint.url:
+            return open_storage(job.checkpoint.url)
+        path = job.run_dir
     if not path.is_dir():
         raise UserError(f"{run}: no such run; name its folder, such as runs/tiny, or a job file")
     return open_storage(str(path))

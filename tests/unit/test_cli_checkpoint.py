@@ -145,6 +145,14 @@ def test_what_is_damaged_is_told_beside_what_is_not(capsys):
     assert "step-00000004.gen-3 cannot be read" in captured.err
 
 
+def test_a_job_file_leads_to_where_the_checkpoints_lie(capsys):
+    place = Path("elsewhere").absolute()
+    save(LocalStorage(place), CheckpointRef(step=3, generation=1))
+    Path("job.toml").write_text(f'{JOB}\n[checkpoint]\nurl = "file://{place}"\n')
+    for target in ("job.toml", "job.toml/3"):
+        assert json.loads(told(capsys, "show", target, "--json"))["step"] == 3
+
+
 def test_show_without_a_step_is_the_newest(capsys):
     assert json.loads(told(capsys, "show", "runs/small", "--json"))["step"] == 4
 
