@@ -9,13 +9,15 @@ from remesh.parallel.optim.clip import SquareSum, chunk_sums, largest_of, square
 from remesh.parallel.pieces import CHUNK
 from remesh.parallel.shard_state import ShardState
 
+_RUN = 1 << 17  # elements: a sum of so many squares in fp32 has five good digits
+
 
 class GradientNorm:
     """Which chunks this rank counts, and how large a unit all ranks count in.
 
     Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
     replicas of a shard the first one. A rank that holds the whole gradient needs no other. Unless
-    it is `exact` a bucket's squares are added in whatever order is fast.
+    it is `exact`, squares are added in whatever order is fast.
     """
 
     def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
@@ -47,8 +49,8 @@ class GradientNorm:
         if self._exact or self._counted is not None:
             return chunk_sums(gradient)
         wide = torch.promote_types(gradient.dtype, torch.float32)
-        norm: Tensor = torch.linalg.vector_norm(gradient, dtype=wide)
-        return norm.double().square().view(1)
+        runs = [torch.linalg.vector_norm(run, dtype=wide) for run in torch.split(gradient, _RUN)]
+        return torch.stack(runs).double().square()
 
 
 def _counted(state: ShardState, tensor_rank: int) -> Tensor:

@@ -85,16 +85,17 @@ def test_the_norm_counts_what_tensor_ranks_share_once(pool, layout, more):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_the_fast_norm_is_that_of_the_exact_one_but_for_its_last_digits(dtype):
+    """In the gradients' own type it would be off by up to 4 in 1000."""
     mesh = Mesh.alone()
-    engine = started(mesh, spec(4, 1))
+    state = started(mesh, spec(4, 1, model=replace(MODEL, vocab_size=6000))).shard_state
     generator = torch.Generator().manual_seed(1)
-    sizes = [len(shard.values) for shard in engine.shard_state.shards]
+    sizes = [len(shard.values) for shard in state.shards]
     gradients = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
     fast, exact = (
-        GradientNorm(engine.shard_state, mesh, exact=exact).measure(gradients).root
-        for exact in (False, True)
+        GradientNorm(state, mesh, exact=exact).measure(gradients).root for exact in (False, True)
     )
-    assert fast == pytest.approx(exact, rel=1e-6)
+    assert sum(sizes) > 600_000
+    assert fast == pytest.approx(exact, rel=1e-5)
 
 
 class Masked:
