@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and a smaller state")
     quick = parser.parse_args().quick
-    model, rounds = (model_of(256, 4), 3) if quick else (model_of(512, 8), 7)
+    model, rounds = (model_of(256, 4), 5) if quick else (model_of(512, 8), 7)
     rows = [
         row for ranks in (2, 4) for row in rows_of(ranks, *on_ranks(ranks, measure, model, rounds))
     ]
