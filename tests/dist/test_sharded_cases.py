@@ -229,7 +229,7 @@ def replicated(seat, layout, more):
         (Layout(tp=4), {"model": ALL_PARTS, "sequence": True}),
         (Layout(dp=2, tp=2), {"model": ALL_PARTS, "sequence": True, **zero(3)}),
         (Layout(dp=2, tp=2), {**zero(1), "same_bits": False, "model": ALL_PARTS}),
-        (Layout(dp=4, tp=2), {**zero(2, group=2), "sequence": True}),
+        (Layout(dp=4, tp=2), zero(2, group=2)),
     ],
 )
 def test_what_is_replicated_stays_equal_to_the_bit(pool, layout, more):
