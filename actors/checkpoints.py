@@ -45,7 +45,10 @@ def find(target: str) -> Target:
     storage = _open_run(run, question + options)
     refs = tuple(committed(storage))
     if not refs:
-        raise UserError(f"{run}: there is no checkpoint; name a run's folder, such as runs/tiny")
+        raise UserError(
+            f"{run}: there is no checkpoint; name a run's folder, such as runs/tiny, or its job "
+            "file, if that has a checkpoint.url"
+        )
     found = [ref for ref in refs if step in (str(ref.step), ref.name)]
     if step and not found:
         raise UserError(
@@ -56,9 +59,11 @@ def find(target: str) -> Target:
 
 
 def rows(target: Target) -> list[dict[str, Any]]:
-    """One for each checkpoint, newest first. Cost: a manifest each; no tensor is read."""
-    manifests = (read_manifest(target.storage, ref) for ref in target.refs)
-    return [_row(manifest) | dict(manifest.metrics) for manifest in manifests]
+    """One for each checkpoint, newest first, with the reason why it cannot be read if that is so.
+
+    Cost: a manifest each; no tensor is read.
+    """
+    return [_row_of(target.storage, ref) for ref in target.refs]
 
 
 def shown(target: Target) -> dict[str, Any]:
@@ -90,10 +95,22 @@ def _open_run(run: str, options: str) -> Storage:
         return open_storage(run + options)
     path = Path(run)
     if path.is_file():
-        path = load_job(path).run_dir
+        job = load_job(path)
+        if job.checkpoint.url:
+            return open_storage(job.checkpoint.url)
+        path = job.run_dir
     if not path.is_dir():
         raise UserError(f"{run}: no such run; name its folder, such as runs/tiny, or a job file")
     return open_storage(str(path))
+
+
+def _row_of(storage: Storage, ref: CheckpointRef) -> dict[str, Any]:
+    try:
+        manifest = read_manifest(storage, ref)
+    except CheckpointError as error:
+        told = {"checkpoint": ref.name, "step": ref.step, "generation": ref.generation}
+        return {**told, "reason": str(error)}
+    return _row(manifest) | dict(manifest.metrics)
 
 
 def _row(manifest: CheckpointManifest) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from remesh.actors.checkpoints import Target
 from remesh.actors.storage_url import open_storage
 from remesh.actors.storage_watched import WatchedStorage
 from remesh.orchestrator.errors import UserError
+from remesh.parallel.errors import CheckpointError
 from remesh.parallel.model import convert, convert_dcp
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.state.checkpoint import read_manifest
@@ -21,10 +22,19 @@ Format = Literal["hf", "dcp"]
 
 
 def verify_all(target: Target, note: Note) -> None:
-    """Reads every byte of the named checkpoint, or of all. Raises: CheckpointError at a bad one."""
+    """Reads every byte of the named checkpoint, or of all.
+
+    Raises: CheckpointError that names all that are bad, once the others are proven.
+    """
+    problems = []
     for ref in [target.ref] if target.ref else target.refs:
         watched = WatchedStorage(target.storage, partial(_note_read, note, f"{ref.name}: "))
-        note(f"{ref.name} is whole: {verify(watched, ref):,} bytes")
+        try:
+            note(f"{ref.name} is whole: {verify(watched, ref):,} bytes")
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError("; ".join(problems))
 
 
 def export(target: Target, form: Format, out: str, dtype: str, note: Note) -> str:

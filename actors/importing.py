@@ -56,12 +56,12 @@ def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> Check
     Cost: memory for a file of 1 GB; nothing is committed before all is written.
     Raises: UserError or CheckpointError, with no run begun.
     """
-    folder = RunFolder(job.run_dir)
+    folder = RunFolder(job.run_dir, job.checkpoint.url)
     folder.probe()
     with folder.lock():
         folder.check_free()
         _check_new(folder)
-        files = write_start(folder.storage, parameter_shapes(_model(job)), weights, note)
+        files = write_start(folder.guarded, parameter_shapes(_model(job)), weights, note)
         manifest = CheckpointManifest(
             step=START.step,
             generation=START.generation,
@@ -71,7 +71,7 @@ def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> Check
             files=tuple(files),
             created_by={name: version(name) for name in ("remesh", "torch")},
         )
-        return commit(folder.storage, manifest)
+        return commit(folder.guarded, manifest)
 
 
 def write_start(

@@ -33,7 +33,7 @@ class Saver:
         self, part: Sequence[tuple[Fragment, Tensor]], *, rank: int, num_writers: int
     ) -> None:
         """From now on this rank's part of the state is saved, until it is released."""
-        self._buffer = ShardBuffer(part, self._memory)
+        self._buffer, self._memory = ShardBuffer(part, self._memory), bytearray()
         self._file_name = shard_file_name(rank, num_writers)
 
     def release(self) -> None:

@@ -15,10 +15,11 @@ from torch import distributed as dist
 
 from remesh.parallel.collectives import all_reduce_
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.group import Group
 from remesh.parallel.leaves import deal
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.pieces import Pieces
+from remesh.parallel.rendezvous import Rendezvous
 from remesh.parallel.tree import TreeSum
 from remesh.parallel.workspace import Workspace
 

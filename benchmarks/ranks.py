@@ -14,7 +14,8 @@ import torch
 from torch import distributed as dist
 
 from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.group import Group, Rendezvous
+from remesh.parallel.group import Group
+from remesh.parallel.rendezvous import Rendezvous
 from remesh.parallel.store import StoreServer
 
 HOST = "127.0.0.1"

@@ -19,12 +19,12 @@ from torch import distributed as dist
 
 from remesh.parallel.engine import Engine, Work
 from remesh.parallel.fence import Fence
-from remesh.parallel.group import Rendezvous
 from remesh.parallel.layout import Layout
 from remesh.parallel.mesh import Mesh
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.rendezvous import Rendezvous
 from remesh.parallel.spec import EngineSpec, ZeroSpec
 
 Step = Callable[[], None]
@@ -76,7 +76,9 @@ SIZES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="2 ranks, small models, fewer rounds")
-    parser.add_argument("--peer", choices=PEERS, action="append", help="only this peer")
+    parser.add_argument(
+        "--peer", choices=PEERS, action="append", help="only this one, to a file of its own"
+    )
     parser.add_argument("--rounds", type=int, help="turns of each contestant")
     arguments = parser.parse_args()
     sizes, rounds = (SIZES[:2], 5) if arguments.quick else (SIZES, 15)
@@ -87,7 +89,7 @@ def main() -> None:
             results = on_ranks(ranks, measure, kind, sizes, rounds)
             for size, result in zip(sizes, results, strict=True):
                 rows += rows_of(kind, ranks, size, result)
-    report("step", rows)
+    report("-".join(["step", *(arguments.peer or ())]), rows)
 
 
 def rows_of(kind: str, ranks: int, size: Size, result: Result) -> list[Row]:

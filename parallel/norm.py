@@ -9,20 +9,22 @@ from remesh.parallel.optim.clip import SquareSum, chunk_sums, largest_of, square
 from remesh.parallel.pieces import CHUNK
 from remesh.parallel.shard_state import ShardState
 
+_RUN = 1 << 17  # elements: a sum of so many squares in fp32 has five good digits
+
 
 class GradientNorm:
     """Which chunks this rank counts, and how large a unit all ranks count in.
 
     Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
     replicas of a shard the first one. A rank that holds the whole gradient needs no other. Unless
-    it is `exact` a bucket's squares are added in whatever order is fast.
+    it is `exact`, squares are added in whatever order is fast.
     """
 
     def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
         self._exact = exact
         self._world = mesh.world
         self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
-        self._counted = [_counted(state, bucket, mesh) for bucket in range(len(state.buckets))]
+        self._counted = _counted(state, mesh.tensor.rank) if mesh.tensor.size > 1 else None
         self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
         self.counts = self.is_spread and mesh.replica.rank == 0
 
@@ -32,13 +34,15 @@ class GradientNorm:
         """The sum of squares of what this rank counts; not a finite one where any rank has none.
 
         With it, in the same message, the least of what all ranks give as `sealed_step`; they all
-        give one or none does.
+        give one or none does. What other ranks count is looked at too: the copies are equal, unless
+        a fault spoils one.
 
         Raises: Cancelled, GroupError.
         """
-        pairs = zip(gradients, self._counted, strict=True)
-        sums = torch.cat([self._sums(gradient, counted) for gradient, counted in pairs])
+        sums = torch.cat([self._sums(gradient) for gradient in gradients])
         own = largest_of(sums)
+        if self._counted is not None:
+            sums = sums[self._counted]
         told = [own] if self.is_spread else []
         told += [] if sealed_step is None else [-float(sealed_step)]
         found = self._largest(told)
@@ -54,23 +58,23 @@ class GradientNorm:
         numbers: list[float] = message.tolist()
         return numbers
 
-    def _sums(self, gradient: Tensor, counted: Tensor | None) -> Tensor:
-        if counted is not None:
-            return chunk_sums(gradient)[counted]
-        if self._exact:
+    def _sums(self, gradient: Tensor) -> Tensor:
+        if self._exact or self._counted is not None:
             return chunk_sums(gradient)
-        norm: Tensor = torch.linalg.vector_norm(gradient)
-        return norm.double().square().view(1)
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        runs = [torch.linalg.vector_norm(run, dtype=wide) for run in torch.split(gradient, _RUN)]
+        return torch.stack(runs).double().square()
 
 
-def _counted(state: ShardState, bucket: int, mesh: Mesh) -> Tensor | None:
-    """A mask over the chunks of the own shard, None where all are counted."""
-    if mesh.tensor.size == 1:
-        return None
-    owned = state.owned(bucket)
-    mask = torch.zeros(state.shards[bucket].values.numel() // CHUNK, dtype=torch.bool)
-    for name, place in state.buckets[bucket].plan.places.items():
-        start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
-        if start < stop and state.shares[name].holders[0] == mesh.tensor.rank:
-            mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
-    return mask.to(state.shards[bucket].values.device)
+def _counted(state: ShardState, tensor_rank: int) -> Tensor:
+    """A mask over the chunks of all own shards."""
+    masks = []
+    for number, (bucket, shard) in enumerate(zip(state.buckets, state.shards, strict=True)):
+        owned = state.owned(number)
+        mask = torch.zeros(shard.values.numel() // CHUNK, dtype=torch.bool)
+        for name, place in bucket.plan.places.items():
+            start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
+            if start < stop and state.shares[name].holders[0] == tensor_rank:
+                mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
+        masks.append(mask)
+    return torch.cat(masks).to(state.shards[0].values.device)

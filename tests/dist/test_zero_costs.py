@@ -93,14 +93,17 @@ def test_weights_kept_at_stage_3_are_held_whole(pool):
 
 
 def gathered(seat):
-    """Buckets whose weights are there while each block computes, and the rooms they lie in."""
+    """Buckets whose weights are there while each block computes, the rooms they lie in, and the
+    most that gradients and their exchange took.
+    """
     mesh = seat.mesh(Layout(dp=seat.size), seat.size)
     engine = started(mesh, engine_spec(3))
     model, weights = engine.assembly.model, engine.assembly.weights
-    seen = []
+    seen, lent = [], []
 
     def look(*_):
         seen.append([number for number, bucket in enumerate(weights) if bucket.ready])
+        lent.append(engine.assembly.workspace.lent_bytes)
 
     for layer in model.layers:
         layer.register_forward_pre_hook(look)
@@ -108,15 +111,16 @@ def gathered(seat):
     engine.step(1, work_of(mesh, 1))
     mesh.close()
     rooms = {bucket.full.untyped_storage() for bucket in weights}
-    return seen, {room.data_ptr(): room.nbytes() for room in rooms}
+    return seen, {room.data_ptr(): room.nbytes() for room in rooms}, max(lent)
 
 
 def test_one_block_is_gathered_at_a_time_and_another_on_its_way(pool):
     layers = [[number + 1] for number in range(MODEL.num_layers)]
-    for seen, rooms in pool.run(gathered, NUM_RANKS):
+    for seen, rooms, lent in pool.run(gathered, NUM_RANKS):
         assert seen == [*layers, *reversed(layers)]
         assert len(rooms) == 2
         assert ROOMS <= sum(rooms.values()) <= ROOMS + 4 * PADDING
+        assert lent <= 2 * (P + PADDING) // NUM_RANKS + 3 * 2 * (LAYER + PADDING)
 
 
 def sent(seat, layout, chosen):

@@ -133,6 +133,26 @@ def test_show_tells_all_of_one_checkpoint(capsys, target):
     assert "layers.0.attention.query.weight" in out
 
 
+def test_what_is_damaged_is_told_beside_what_is_not(capsys):
+    path = Path("runs/small/step-00000004.gen-3/manifest.json")
+    path.write_text(path.read_text().replace('"d"', '"e"'))
+    out = told(capsys, "ls", "runs/small")
+    assert "step-00000004.gen-3 cannot be read: manifest.json: " in out
+    assert "step-00000002.gen-1" in out
+    assert main(["checkpoint", "verify", "runs/small"]) == 2
+    captured = capsys.readouterr()
+    assert re.findall(r"gen-(\d) is whole", captured.out) == ["1"]
+    assert "step-00000004.gen-3 cannot be read" in captured.err
+
+
+def test_a_job_file_leads_to_where_the_checkpoints_lie(capsys):
+    place = Path("elsewhere").absolute()
+    save(LocalStorage(place), CheckpointRef(step=3, generation=1))
+    Path("job.toml").write_text(f'{JOB}\n[checkpoint]\nurl = "file://{place}"\n')
+    for target in ("job.toml", "job.toml/3"):
+        assert json.loads(told(capsys, "show", target, "--json"))["step"] == 3
+
+
 def test_show_without_a_step_is_the_newest(capsys):
     assert json.loads(told(capsys, "show", "runs/small", "--json"))["step"] == 4
 
