@@ -114,7 +114,8 @@ class Snapshots:
             return NEVER, True
         self._listen()
         self._follow()
-        self._pace.mark(self._clock())
+        busy = any(slot.use is _Use.SENT for slot in self._slots)
+        self._pace.mark(self._clock(), busy=busy)
         return self._safe_step, self._free_slot() is not None and self._pace.is_due(step)
 
     def take(self, step: int) -> None:

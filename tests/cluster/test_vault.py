@@ -1,9 +1,16 @@
 """ZeRO-3 without a checkpoint: what a dead worker or node held comes back from memory."""
 
+import os
+import signal
+import struct
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
-from place import SHORT
+from place import SHORT, until
+
+from remesh.orchestrator.control.timers import Timers
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARDED = (
@@ -79,6 +86,27 @@ def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed_work
             assert "with checkpoint" not in life["reason"]
             assert "with fresh parameters" not in life["reason"]
             assert life["lost_steps"] <= 1 + LAG
+
+
+def stamped_vaults():
+    return set(Path(tempfile.gettempdir()).glob("remesh-*/.vault/vault"))
+
+
+def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(place):
+    before, report = stamped_vaults(), place.root / "report-vault.json"
+    run = place.start(
+        "run", SHORT, *SHARDED, "--nodes", 1, "--workers-per-node", 2, "--report", report,
+        "--set", "train.steps=200", "--kill", "worker@190",
+    )  # fmt: skip
+    [vault] = until(lambda: stamped_vaults() - before, 100, "a vault")
+    time.sleep(2 * Timers(patience_s=0.5).silent_s)
+    pid, *_ = struct.unpack("=8q", vault.read_bytes())
+    os.kill(pid, signal.SIGKILL)
+    outcome = place.finish(run, report)
+    assert outcome.code == 0, outcome.err + outcome.out
+    _, after = recovery_of(outcome.report)
+    assert after["generation"] == 2
+    assert "from the vault of" in after["reason"]
 
 
 @pytest.mark.usefixtures("killed_worker", "killed_node")
