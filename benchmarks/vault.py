@@ -26,7 +26,8 @@ from rows import Row, cost, report
 from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.snapshots import Snapshots
 from remesh.actors.storage import LocalStorage
-from remesh.actors.vault_memory import SHARED_MEMORY, VaultMemory, folder_name
+from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name
+from remesh.actors.vault_memory import VaultMemory
 from remesh.actors.vault_pace import SHARE
 from remesh.actors.vault_reader import reading
 from remesh.actors.vault_server import VaultServer

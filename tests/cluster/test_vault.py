@@ -2,15 +2,14 @@
 
 import os
 import signal
-import struct
-import tempfile
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from place import SHORT, until
 
-from remesh.orchestrator.control.timers import Timers
+from remesh.actors.run_folder import RunFolder
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARDED = (
@@ -88,20 +87,23 @@ def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed_work
             assert life["lost_steps"] <= 1 + LAG
 
 
-def stamped_vaults():
-    return set(Path(tempfile.gettempdir()).glob("remesh-*/.vault/vault"))
+def vault_of(place):
+    """The pid of the vault of the only run in this place, 0 before there is one."""
+    contact = RunFolder(place.root / "runs" / "short").contact()
+    run = contact.run if contact else "-"
+    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run}-*/.vault/vault")
+    return next((int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in stamps), 0)
 
 
 def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(place):
-    before, report = stamped_vaults(), place.root / "report-vault.json"
+    report = place.root / "report-vault.json"
     run = place.start(
         "run", SHORT, *SHARDED, "--nodes", 1, "--workers-per-node", 2, "--report", report,
         "--set", "train.steps=200", "--kill", "worker@190",
     )  # fmt: skip
-    [vault] = until(lambda: stamped_vaults() - before, 100, "a vault")
-    time.sleep(2 * Timers(patience_s=0.5).silent_s)
-    pid, *_ = struct.unpack("=8q", vault.read_bytes())
-    os.kill(pid, signal.SIGKILL)
+    first = until(lambda: vault_of(place), 100, "a vault")
+    time.sleep(1)
+    os.kill(first, signal.SIGKILL)
     outcome = place.finish(run, report)
     assert outcome.code == 0, outcome.err + outcome.out
     _, after = recovery_of(outcome.report)

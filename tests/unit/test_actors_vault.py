@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from remesh.actors.vault_buddies import buddy_of
-from remesh.actors.vault_memory import NoRoomError, VaultMemory, folder_name, sweep
+from remesh.actors.vault_leftovers import folder_name, sweep
+from remesh.actors.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault_pace import Pace
 from remesh.actors.vault_shelf import Claim, Shelf
 from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
