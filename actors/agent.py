@@ -17,10 +17,9 @@ from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.placement import group_name, remove_group
 from remesh.actors.processes import kill
 from remesh.actors.stamps import Field, Stamps, folder_of, vault_folder_of
-from remesh.actors.vault_memory import sweep
+from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name, sweep
 from remesh.orchestrator.control.timers import Timers
 
-LOOK_EVERY_S = 0.01
 BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
 
 
@@ -117,12 +116,9 @@ class Agent:
             os._exit(0)
 
     def _clear_shared_memory(self) -> None:
-        """Remove the vault's once it is dead, and what the dead nodes on this machine have left."""
-        deadline_s = time.monotonic() + self._timers.end_s
-        while any(vault.process() for vault in self._vaults.values()):
-            if time.monotonic() > deadline_s:
-                return
-            time.sleep(LOOK_EVERY_S)
+        """Remove what the vault had, which may still be dying, and what dead nodes have left."""
+        folder = SHARED_MEMORY / folder_name(self._spec.run, self._node)
+        shutil.rmtree(folder, ignore_errors=True)
         sweep(self._spec.run)
 
     def _free_node(self) -> None:

@@ -52,6 +52,7 @@ from remesh.orchestrator.control.events import (
     StopRequested,
     Tick,
     VaultLost,
+    VaultUp,
     WorkerLost,
 )
 from remesh.orchestrator.control.membership import WorkerState
@@ -187,18 +188,24 @@ class ControllerActor:
                 self._inbox.put(Tick())
 
     def _handle(self, event: Event, now_s: float) -> None:
+        was_up = False
         if isinstance(event, NodeJoined) and event.head:
             self._head_nodes.add(event.node)
         elif isinstance(event, WorkerLost):
             self._pool.forget_worker(event.worker)
         elif isinstance(event, VaultLost):
             self._pool.forget_vault(event.node)
+            was_up = event.node in self._machine.state.vaults.addresses
         with self._view.lock:
             commands = self._machine.handle(event, now_s)
             self._metrics.note(event, now_s)
             self._losses.note(event)
             for command in commands:
                 self._carry_out(command, now_s)
+        if isinstance(event, VaultUp):
+            self._move()
+        elif isinstance(event, VaultLost) and was_up:  # one that cannot start is left alone
+            self._start_vault(event.node)
         if isinstance(event, NodeLost):
             self._pool.release(event.node)
         if isinstance(event, NodeSilent) and event.node not in self._machine.state.roster.nodes:
@@ -248,19 +255,20 @@ class ControllerActor:
         if life is not None:
             self._watch.worker(worker, life)
 
+    @property
+    def _wants_snapshots(self) -> bool:
+        return self._spec.job.checkpoint.snapshot_every != 0
+
     def _start_vault(self, node: str) -> None:
         """Unless there is one, or there are to be no snapshots."""
         room = self._watch.room(node)
-        if room is not None and self._spec.job.checkpoint.snapshot_every != 0:
+        if room is not None and self._wants_snapshots:
             life = self._pool.start_vault(node, room.node_id)
             if life is not None:
                 self._watch.vault(node, life)
 
     def _form(self, form: Form) -> None:
-        """Open a store on a fresh port and send each member its rank.
-
-        A vault that was lost is started again, for the mesh after this one.
-        """
+        """Open a store on a fresh port and send each member its rank."""
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         self._stores.append(StoreServer.open(host))
@@ -277,7 +285,6 @@ class ControllerActor:
                 vaults=vaults,
             )
             self._pool.tell([member.worker], "form", order)
-            self._start_vault(member.node)
 
     def _vault_map(self) -> VaultMap:
         state = self._machine.state
@@ -285,8 +292,16 @@ class ControllerActor:
         return VaultMap(
             addresses=dict(addresses),
             domains={name: nodes[name].domain if name in nodes else "" for name in addresses},
-            token=self._spec.vault_token,
+            token=self._spec.vault_token if self._wants_snapshots else "",
         )
+
+    def _move(self) -> None:
+        """Tell the members of the mesh which vaults there are now."""
+        state, vaults = self._machine.state, self._vault_map()
+        for life in state.generations[-1:]:
+            for member in life.members:
+                args = (life.generation, vaults.order(member.node))
+                self._pool.tell([member.worker], "move", *args)
 
     def _victim(self, form: Form) -> int | None:
         """The rank that a node kill takes down: the highest one that is not on the head."""

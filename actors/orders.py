@@ -71,7 +71,8 @@ class FormOrder:
 
     `held` is the part of the state at `from_step` that the worker holds, None for none of it.
     `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
-    takes down. `slots` are those of the `restore`. `vaults` is None on all ranks if there are none.
+    takes down. `slots` are those of the `restore`. `vaults` is None if there are to be
+    no snapshots.
     """
 
     generation: int
@@ -94,7 +95,10 @@ class FormOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaultMap:
-    """The vaults of the run: their `addresses` by node, the `domains` of these nodes."""
+    """The vaults of the run: their `addresses` by node, the `domains` of these nodes.
+
+    Without a `token` there are to be none.
+    """
 
     addresses: Mapping[str, str]
     domains: Mapping[str, str]
@@ -102,7 +106,7 @@ class VaultMap:
 
     def order(self, node: str) -> VaultOrder | None:
         """That of the ranks on this node."""
-        if not self.addresses:
+        if not self.token:
             return None
         buddy = buddy_of(node, self.domains)
         return VaultOrder(

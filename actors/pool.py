@@ -88,7 +88,7 @@ class Pool:
 
     def release(self, node: str) -> None:
         """End the agent, and with it whatever is left there; of a dead node nothing is."""
-        self._vaults.pop(node, None)
+        self.forget_vault(node)
         self._groups.remove(node)
         if node in self._agents:
             _control(self._agents.pop(node), "end")
@@ -139,8 +139,8 @@ class Pool:
         # Copies: the handling thread may start an actor meanwhile.
         for agent in list(self._agents.values()):
             _control(agent, "end")
-        for worker in list(self._workers.values()):
-            ray.kill(worker)
+        for actor in (*self._workers.values(), *self._vaults.values()):
+            ray.kill(actor)
         lives = [*self._agent_lives.values(), *self._leaving.values()]
         if lives:
             ray.wait(lives, num_returns=len(lives), timeout=END_LIMIT_S)

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from remesh.actors.orders import FormOrder
+from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.vault_pace import Every, Pace
 from remesh.actors.vault_slots import SlotMemory, SlotState
 from remesh.actors.vault_wire import Line, Message, told_held
@@ -67,6 +67,10 @@ class Snapshots:
         self._line: Line | None = None
         self._layout: _Layout | None = None
         self._slots: list[_Slot] = []
+        self._paths: list[Path] = []
+        self._claim: Message = {}
+        self._vaults: VaultOrder | None = None
+        self._moved: tuple[int, VaultOrder] | None = None
         self._is_on = False
         self._takes_part = False
         self._stable_step = -1
@@ -78,32 +82,28 @@ class Snapshots:
         self.leave()
         self._is_on = order.vaults is not None
         self._takes_part = mesh.replica.rank == 0
-        self._stable_step = self._safe_step = -1
+        self._stable_step = -1
         self._pace.begin(order.from_step)
-        if order.vaults is None or not self._takes_part or not order.vaults.own:
-            return
-        self._has_buddy = bool(order.vaults.buddy)
-        self._layout = _Layout.of(state, order.generation)
-        held = Held(layout=order.layout, shard_size=order.shard_size, rank=order.rank)
-        message = {
-            "op": "lease",
-            "generation": order.generation,
-            "held": told_held(held),
-            "size_bytes": self._layout.header.size_bytes,
-            "from_step": order.from_step,
-            "buddy": order.vaults.buddy,
-        }
-        try:
-            self._line = Line.open(order.vaults.own, order.vaults.token, self._timers.silent_s)
-            self._line.send(message)
-        except OSError as error:
-            self._give_up(f"the vault does not answer: {error}")
+        if order.vaults is not None and self._takes_part:
+            self._layout = _Layout.of(state, order.generation)
+            held = Held(layout=order.layout, shard_size=order.shard_size, rank=order.rank)
+            self._claim = {
+                "op": "lease",
+                "generation": order.generation,
+                "held": told_held(held),
+                "size_bytes": self._layout.header.size_bytes,
+                "from_step": order.from_step,
+            }
+            self._lease(order.vaults)
+
+    def move(self, generation: int, vaults: VaultOrder) -> None:
+        """There are other vaults than when this generation began. From any thread."""
+        self._moved = (generation, vaults)
 
     def leave(self) -> None:
         """Touch no slot from now on. What was copied whole is the vault's to seal."""
-        if self._line:
-            self._line.close()
-        self._line, self._layout, self._slots = None, None, []
+        self._let_go()
+        self._layout = None
         self._is_on = self._takes_part = self._has_buddy = False
 
     def ballot(self, step: int) -> tuple[int | None, bool]:
@@ -113,7 +113,9 @@ class Snapshots:
         if not self._takes_part:
             return NEVER, True
         self._listen()
-        self._pace.mark(self._clock())
+        self._follow()
+        busy = any(slot.use is _Use.SENT for slot in self._slots)
+        self._pace.mark(self._clock(), busy=busy)
         return self._safe_step, self._free_slot() is not None and self._pace.is_due(step)
 
     def take(self, step: int) -> None:
@@ -136,10 +138,45 @@ class Snapshots:
 
     def stable(self, step: int) -> None:
         """All ranks have a safe snapshot of this step: older ones may be written over."""
-        first = self._stable_step < 0 <= step < NEVER
-        self._stable_step = step if step < NEVER else -1
-        if first and self._line:
+        if step < self._stable_step:
+            # A rank begins anew, with other vaults: what was stable is all that is sure to be left.
+            for slot in self._slots:
+                if slot.use is _Use.SEALED and slot.step > self._stable_step:
+                    slot.use = _Use.FREE
+            return
+        if self._stable_step < 0 <= step < NEVER:
             self._say({"op": "stable"})
+        if step < NEVER:
+            self._stable_step = step
+
+    def _lease(self, vaults: VaultOrder) -> None:
+        """Ask the own vault for slots, if there is one; `_listen` hears the answer."""
+        self._let_go()
+        self._vaults = vaults
+        if not vaults.own:
+            return
+        self._has_buddy = bool(vaults.buddy)
+        try:
+            self._line = Line.open(vaults.own, vaults.token, self._timers.silent_s)
+            self._line.send({**self._claim, "buddy": vaults.buddy})
+        except OSError as error:
+            self._give_up(f"the vault does not answer: {error}")
+
+    def _follow(self) -> None:
+        """Go to the vaults that there are now, if one of those before is gone."""
+        lacks = self._line is None or not self._has_buddy
+        if lacks and self._moved and self._moved[0] == self._claim["generation"]:
+            vaults = self._moved[1]
+            self._moved = None
+            if vaults != self._vaults:
+                self._lease(vaults)
+
+    def _let_go(self) -> None:
+        if self._line:
+            self._line.close()
+        self._line, self._slots, self._paths = None, [], []
+        self._has_buddy = False
+        self._safe_step = -1
 
     def _free_slot(self) -> _Slot | None:
         for slot in self._slots:
@@ -151,15 +188,16 @@ class Snapshots:
         try:
             while self._line and (message := self._line.poll()):
                 self._heed(message)
+            if self._paths and self._layout:  # one a step: mapping it takes a while
+                memory = SlotMemory.open(self._paths.pop())
+                self._slots.append(_Slot(memory, self._layout.copies(memory)))
         except (OSError, EOFError) as error:
             self._give_up(f"the vault is gone: {error!r}")
 
     def _heed(self, message: Message) -> None:
         match message:
             case {"op": "leased", "paths": paths}:
-                assert self._layout
-                memories = [SlotMemory.open(Path(path)) for path in paths]
-                self._slots = [_Slot(memory, self._layout.copies(memory)) for memory in memories]
+                self._paths = [Path(path) for path in reversed(paths)]
             case {"op": "sealed", "slot": number}:
                 if not self._has_buddy:
                     self._note_safe(number)
@@ -192,9 +230,7 @@ class Snapshots:
     def _give_up(self, why: str) -> None:
         """No snapshots of this rank, and so of any, for the rest of the generation."""
         self._say_so(f"no snapshots in memory: {why}")
-        if self._line:
-            self._line.close()
-        self._line, self._slots = None, []
+        self._let_go()
 
     @staticmethod
     def _say_so(text: str) -> None:

@@ -3,9 +3,10 @@
 It runs as `python -m remesh.actors.supervisor FOLDER`, reads one JSON object a line from standard
 input (`{"argv": [...], "env": {...}, "log": path}` starts a node) and answers each with the node's
 pid. The end of that pipe, by whatever death of the command that held it, ends every process of
-every node and removes FOLDER. A Ray worker has its own process group but keeps its node's session,
-so nodes are told apart by session id; a child whose parent died is adopted here and reaped, or
-killed at the end, which reaches those that opened a session of their own.
+every node and removes FOLDER, and from shared memory what dead vaults have left. A Ray worker has
+its own process group but keeps its node's session, so nodes are told apart by session id; a child
+whose parent died is adopted here and reaped, or killed at the end, which reaches those that opened
+a session of their own.
 
 Alternatives that lost: `ray stop` ends every Ray on the machine; searching processes by their
 environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from remesh.actors.processes import kill, processes
+from remesh.actors.vault_leftovers import sweep_all
 
 PR_SET_CHILD_SUBREAPER = 36
 REAP_LIMIT_S = 10.0
@@ -43,6 +45,7 @@ def main() -> None:
     finally:
         _end(sessions)
         shutil.rmtree(sys.argv[1], ignore_errors=True)
+        sweep_all()
 
 
 def _requests() -> Iterator[bytes]:

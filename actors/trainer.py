@@ -14,7 +14,7 @@ from functools import partial
 from typing import NoReturn
 
 from remesh.actors.faults import Faults
-from remesh.actors.orders import FormOrder, SlotOrder
+from remesh.actors.orders import FormOrder, SlotOrder, VaultOrder
 from remesh.actors.reporter import Reporter
 from remesh.actors.saver import Saver
 from remesh.actors.snapshots import Snapshots
@@ -65,7 +65,7 @@ class Parts:
 
 
 class Trainer:
-    """`run` is the trainer thread; `form`, `fence` and `drain` are called by control threads."""
+    """`run` is the trainer thread; control threads call `form`, `fence`, `drain` and `move`."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -91,6 +91,10 @@ class Trainer:
     def drain(self, generation: int, *, save: bool) -> None:
         """Leave this generation at the next step boundary that all ranks agree on."""
         self._drain = (generation, save)
+
+    def move(self, generation: int, vaults: VaultOrder) -> None:
+        """Snapshots of this generation go to other vaults, as far as theirs are gone."""
+        self._parts.snapshots.move(generation, vaults)
 
     def run(self) -> None:
         while True:

@@ -14,7 +14,8 @@ import ray
 from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.stamps import Field, Stamps, vault_folder_of
-from remesh.actors.vault_memory import SHARED_MEMORY, VaultMemory, folder_name, sweep_all
+from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name, sweep_all
+from remesh.actors.vault_memory import VaultMemory
 from remesh.actors.vault_server import VaultServer
 from remesh.actors.vault_shelf import Shelf
 from remesh.orchestrator.control.events import Event, VaultTold, VaultUp

@@ -1,36 +1,23 @@
-"""The memory of a vault: slots in a folder of its own in shared memory, within bounds.
+"""The memory of a vault: slots in a folder of its own in shared memory, within bounds."""
 
-A lock on a file in the folder, which the kernel drops with the process, tells a vault that lives
-from one that is dead, whatever its pid; so whoever comes next can remove what a dead one has left.
-"""
-
-import fcntl
 import itertools
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+from remesh.actors.vault_leftovers import LOCK, locked
 from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the vault's folders are its own, of mode 0700
 KEPT_FREE = 8  # one part in so many of all shared memory is left to others
-_LOCK = "lock"
-_PREFIX = "remesh-"
 _TRIES = 20
 _TRY_AGAIN_S = 0.05
 
 
 class NoRoomError(OSError):
     """Shared memory, or the part of it that the job allows, has no room for a slot."""
-
-
-def folder_name(run: str, node: str) -> str:
-    """Of the folder of one run's vault on one node: several nodes may share a machine."""
-    return f"{_PREFIX}{run}-{node}"
 
 
 class VaultMemory:
@@ -60,14 +47,14 @@ class VaultMemory:
         for tries_left in reversed(range(_TRIES)):
             self.folder.mkdir(mode=0o700, exist_ok=True)
             try:
-                self._lock = _locked(self.folder)
+                self._lock = locked(self.folder)
                 break
             except OSError:  # a sweep looks at it, or has removed it
                 if not tries_left:
                     raise
                 time.sleep(_TRY_AGAIN_S)
         for path in self.folder.iterdir():
-            if path.name != _LOCK:
+            if path.name != LOCK:
                 path.unlink()
 
     def close(self) -> None:
@@ -132,34 +119,6 @@ class VaultMemory:
             )
 
 
-def sweep(run: str, place: Path = SHARED_MEMORY) -> None:
-    """Remove what vaults of this run that are dead have left on this machine."""
-    for folder in place.glob(f"{_PREFIX}{run}-*"):
-        # Not there any more, or another user's.
-        with suppress(OSError):
-            lock = _locked(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def sweep_all(place: Path = SHARED_MEMORY) -> None:
-    """Remove what dead vaults of any run have left on this machine."""
-    sweep("*", place)
-
-
 def _free_bytes(folder: Path) -> int:
     found = os.statvfs(folder)
     return (found.f_bavail - found.f_blocks // KEPT_FREE) * found.f_frsize
-
-
-def _locked(folder: Path) -> int:
-    """The lock of a folder, as an open file that holds it. Raises: OSError, if somebody has it."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(lock), (folder / _LOCK).stat()):
-            raise FileNotFoundError(f"another was faster at {folder}")
-    except OSError:
-        os.close(lock)
-        raise
-    return lock

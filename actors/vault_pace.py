@@ -1,7 +1,7 @@
 """Every how many steps a snapshot is due: as told, or as often as costs little enough. Pure.
 
-The cost is that of the copy, during which training waits. What the vault does meanwhile is on
-another core, and on the network between two steps' messages.
+The cost is measured: that of the copy, during which training waits, and by how much steps are
+longer while the vault hashes and sends, for it may need a core that training uses too.
 """
 
 import statistics
@@ -9,7 +9,8 @@ from collections import deque
 from typing import Literal
 
 SHARE = 0.01  # of step time that snapshots may cost
-MEASURED = 16  # steps, and snapshots, that the interval follows from
+MEASURED = 16  # steps of either kind, and copies, that the interval follows from
+ENOUGH = 4  # steps of either kind to begin with
 
 Every = int | Literal["auto"]
 
@@ -19,36 +20,58 @@ class Pace:
 
     def __init__(self, every: Every) -> None:
         self._every = every
-        self._steps_s: deque[float] = deque(maxlen=MEASURED)
-        self._costs_s: deque[float] = deque(maxlen=MEASURED)
+        self._quiet_s: deque[float] = deque(maxlen=MEASURED)
+        self._busy_s: deque[float] = deque(maxlen=MEASURED)
+        self._copies_s: deque[float] = deque(maxlen=MEASURED)
+        self._num_busy = self._num_taken = 0
+        self._quiet_since = 0
         self._marked_s: float | None = None
-        self._cost_since_s = 0.0
+        self._copied_s = 0.0
+        self._is_busy = False
         self._last = 0
 
     def begin(self, step: int) -> None:
+        """A generation begins after this step."""
         self._last = step
         self._marked_s = None
+        self._is_busy = False
 
-    def mark(self, now_s: float) -> None:
-        """Called once a step, always at the same place of it."""
+    def mark(self, now_s: float, *, busy: bool) -> None:
+        """Called once a step, always at the same place of it; `busy` while a snapshot is not safe.
+
+        A step counts as busy if it began so.
+        """
         if self._marked_s is not None:
-            self._steps_s.append(max(now_s - self._marked_s - self._cost_since_s, 1e-9))
-        self._marked_s, self._cost_since_s = now_s, 0.0
+            steps_s = self._busy_s if self._is_busy else self._quiet_s
+            steps_s.append(max(now_s - self._marked_s - self._copied_s, 1e-9))
+            self._num_busy += self._is_busy
+            self._quiet_since += not self._is_busy
+        self._marked_s, self._copied_s, self._is_busy = now_s, 0.0, busy
 
-    def note(self, step: int, cost_s: float) -> None:
+    def note(self, step: int, copy_s: float) -> None:
+        """A snapshot of this step was copied."""
         self._last = step
-        self._costs_s.append(cost_s)
-        self._cost_since_s += cost_s
+        self._copies_s.append(copy_s)
+        self._copied_s += copy_s
+        self._num_taken += 1
+        self._quiet_since = 0
 
     def is_due(self, step: int) -> bool:
-        if self._every == "auto":
-            return step - self._last >= self.interval
-        return self._every > 0 and step % self._every == 0
+        if self._every != "auto":
+            return self._every > 0 and step % self._every == 0
+        if self._copies_s and not self._is_known:  # steps of both kinds are to be seen
+            return self._quiet_since > 0 and not self._is_busy
+        return step - self._last >= self.interval
 
     @property
     def interval(self) -> int:
-        """The least number of steps of which a snapshot costs less than its share; 1 at first."""
-        if not self._costs_s or not self._steps_s:
+        """The least number of steps of which a snapshot costs less than its share."""
+        if not self._is_known:
             return 1
-        cost_s, step_s = min(self._costs_s), statistics.median(self._steps_s)
-        return int(cost_s / (SHARE * step_s)) + 1
+        quiet_s, busy_s = statistics.median(self._quiet_s), statistics.median(self._busy_s)
+        longer_s = max(0.0, busy_s - quiet_s) * self._num_busy / self._num_taken
+        return 1 + int((statistics.median(self._copies_s) + longer_s) / (SHARE * quiet_s))
+
+    @property
+    def _is_known(self) -> bool:
+        return min(len(self._quiet_s), len(self._busy_s)) >= ENOUGH

@@ -157,10 +157,9 @@ class Shelf:
         """A snapshot of this generation is stable: earlier ones are not needed any more."""
         with self._changed:
             self._anchor = max(self._anchor, generation)
+            old = [lease for lease in self._leases if self._is_old(lease, generation)]
             self._leases = [
-                lease
-                for lease in self._leases
-                if lease.claim.generation >= generation or not self._dropped(lease)
+                lease for lease in self._leases if lease not in old or not self._dropped(lease)
             ]
             self._memory.trim()
 
@@ -241,6 +240,15 @@ class Shelf:
             lease.slots = [one.memory for one in lease.sealed.values()]
             if not lease.slots:
                 self._leases.remove(lease)
+
+    def _is_old(self, lease: Lease, generation: int) -> bool:
+        """Of a generation before, or of a rank that has begun anew in this one."""
+        newer = (
+            other.open and other.claim == lease.claim and other is not lease
+            for other in self._leases
+        )
+        claimed = lease.claim.generation
+        return claimed < generation or (claimed == generation and not lease.open and any(newer))
 
     def _dropped(self, lease: Lease) -> bool:
         """Whether all of its slots could be given back."""

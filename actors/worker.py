@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from remesh.actors.lives import Life
-from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec
+from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec, VaultOrder
 from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.data.errors import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
@@ -77,6 +77,10 @@ class Worker:
     def drain(self, generation: int, save: bool) -> None:  # noqa: FBT001 - actor calls are positional
         if self._trainer:
             self._trainer.drain(generation, save=save)
+
+    def move(self, generation: int, vaults: VaultOrder) -> None:
+        if self._trainer:
+            self._trainer.move(generation, vaults)
 
     def _begin_to_beat(self) -> Stamps:
         stamps = Stamps.create(folder_of(self._spec.run, self._node), self._worker, os.getpid())

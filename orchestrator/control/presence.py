@@ -38,7 +38,6 @@ def on_presence(turn: Turn, event: Presence) -> None:
 
 
 def on_vault(turn: Turn, event: VaultUp | VaultLost | VaultTold) -> None:
-    """What is told about a mesh that is not the newest any more is old."""
     state = turn.state
     match event:
         case VaultUp():
@@ -46,8 +45,7 @@ def on_vault(turn: Turn, event: VaultUp | VaultLost | VaultTold) -> None:
         case VaultLost():
             state.vaults.lose(event.node)
         case VaultTold():
-            if state.live(event.generation):
-                state.vaults.tell(event.node, event.generation, event.slots)
+            state.vaults.tell(event.node, event.generation, event.slots)
         case _:
             assert_never(event)
     settle_if_parked(turn)

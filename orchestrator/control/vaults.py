@@ -16,7 +16,7 @@ from remesh.orchestrator.control.recovery import slot_label
 @dataclass(slots=True, kw_only=True)
 class Vaults:
     """`addresses` of the living vaults by node; `told` is what they hold, in answer to the question
-    of the generation `asked_in`.
+    of the generation `asked_in`, 0 once the next mesh forms.
 
     `awaited` are those whose answer is waited for, `mute` those that did not answer the last time.
     `bad` are the labels of slots that could not be read.
@@ -54,10 +54,11 @@ class Vaults:
         return tuple(sorted(asked))
 
     def tell(self, node: str, generation: int, slots: tuple[VaultSlot, ...]) -> None:
+        """A late answer to an older question is a sign of life, and no more."""
+        self.mute.discard(node)
         if generation == self.asked_in and node in self.addresses:
             self.told[node] = slots
             self.awaited.discard(node)
-            self.mute.discard(node)
 
     def give_up(self, nodes: Collection[str]) -> None:
         """The answers of these are waited for no more."""
@@ -66,6 +67,7 @@ class Vaults:
 
     def forget(self) -> None:
         """The next mesh forms: slots may be written again."""
+        self.asked_in = 0
         self.told.clear()
         self.awaited.clear()
 

@@ -28,12 +28,13 @@ from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_o
 @dataclass(slots=True)
 class Invariants:
     """Watches one controller. `dead` are the workers and nodes that it was told are dead,
-    `starting` the workers that the newest event has it start.
+    `starting` the workers that the newest event has it start, `ending` those that it has ended.
     """
 
     controller: Controller
     dead: set[str] = field(default_factory=set)
     starting: set[str] = field(default_factory=set)
+    ending: set[str] = field(default_factory=set)
     formed: dict[int, cmd.Form] = field(default_factory=dict)
     commits: set[tuple[int, int]] = field(default_factory=set)
     ledger: Ledger = field(default_factory=Ledger)
@@ -52,6 +53,8 @@ class Invariants:
             if not (again and self._is_repeated(command)):
                 self._check_command(command)
         self._check_state()
+        ending = self.controller.state.roster.in_state(WorkerState.ENDING)
+        self.ending = {worker.name for worker in ending}
 
     def voted(self, generation: int) -> None:
         """A step of `generation` is done by all its members."""
@@ -178,7 +181,7 @@ class Invariants:
 
     def _whole(self, parts_of: Callable[[cmd.Form, dict[str, int]], Parts]) -> set[int]:
         """The steps whose state is whole among those parts of it, told by the Forms alone."""
-        living = self.controller.state.roster.workers.keys() - self.dead
+        living = self.controller.state.roster.workers.keys() - self.dead - self.ending
         found: dict[int, list[Held]] = {}
         for generation, form in self.formed.items():
             held = {

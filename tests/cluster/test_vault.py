@@ -1,9 +1,15 @@
 """ZeRO-3 without a checkpoint: what a dead worker or node held comes back from memory."""
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
-from place import SHORT
+from place import SHORT, until
+
+from remesh.actors.run_folder import RunFolder
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARDED = (
@@ -79,6 +85,30 @@ def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed_work
             assert "with checkpoint" not in life["reason"]
             assert "with fresh parameters" not in life["reason"]
             assert life["lost_steps"] <= 1 + LAG
+
+
+def vault_of(place):
+    """The pid of the vault of the only run in this place, 0 before there is one."""
+    contact = RunFolder(place.root / "runs" / "short").contact()
+    run = contact.run if contact else "-"
+    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run}-*/.vault/vault")
+    return next((int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in stamps), 0)
+
+
+def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(place):
+    report = place.root / "report-vault.json"
+    run = place.start(
+        "run", SHORT, *SHARDED, "--nodes", 1, "--workers-per-node", 2, "--report", report,
+        "--set", "train.steps=200", "--kill", "worker@190",
+    )  # fmt: skip
+    first = until(lambda: vault_of(place), 100, "a vault")
+    time.sleep(1)
+    os.kill(first, signal.SIGKILL)
+    outcome = place.finish(run, report)
+    assert outcome.code == 0, outcome.err + outcome.out
+    _, after = recovery_of(outcome.report)
+    assert after["generation"] == 2
+    assert "from the vault of" in after["reason"]
 
 
 @pytest.mark.usefixtures("killed_worker", "killed_node")

@@ -256,6 +256,34 @@ class SlowShelf(Shelf):
         return super().admit(lease, number, digest)
 
 
+def move_on(seat, folder):
+    """Its vault dies; there is another one later."""
+    mesh = seat.mesh(Layout(), 1)
+    engine = started(mesh, spec(4, 1))
+    first = TestVault(folder / "first")
+    snapshots = ready_snapshots(order_of(seat, first.address, "", size=1), mesh, engine)
+    before = train(engine, mesh, snapshots, [1, 2])[2]
+    soon(lambda: snapshots.ballot(0)[0] == 2)
+    first.close()
+    soon(lambda: not snapshots.ballot(0)[1])
+    without = train(engine, mesh, snapshots, [3, 4])
+    second = TestVault(folder / "second")
+    snapshots.move(seat.generation, VaultOrder(own=second.address, buddy="", token=TOKEN))
+    soon(lambda: snapshots.ballot(5)[1])
+    after = train(engine, mesh, snapshots, [5])[2]
+    soon(lambda: snapshots.ballot(0)[0] == 5)
+    stable = train(engine, mesh, snapshots, [6])[1]
+    told = second.told()
+    second.close()
+    snapshots.leave()
+    mesh.close()
+    return before, without[2], after, stable, told[0]
+
+
+def test_a_rank_goes_to_another_vault_when_its_own_is_lost(pool, tmp_path):
+    assert pool.run(move_on, 1, tmp_path) == [([1, 2], [], [5], [5], (5, 0))]
+
+
 def refused(seat, own):
     mesh = seat.mesh(Layout(), 1)
     engine = started(mesh, spec(4, 1))

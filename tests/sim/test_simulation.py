@@ -17,7 +17,7 @@ from remesh.orchestrator.control.events import (
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import FreshState, Member
 from remesh.orchestrator.sim.__main__ import main
-from remesh.orchestrator.sim.faults import WEIGHTS, Fault
+from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, Fault
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.world import InvariantError, Settings
@@ -41,7 +41,8 @@ def test_a_seed_tells_the_same_story_every_time():
 
 
 def test_all_kinds_of_faults_are_among_the_seeds():
-    assert {fault.kind for seed in SEEDS for fault in simulate(seed).faults} == set(WEIGHTS)
+    kinds = {fault.kind for seed in SEEDS for fault in simulate(seed).faults}
+    assert kinds - set(VAULT_WEIGHTS) == set(WEIGHTS) - set(VAULT_WEIGHTS)
 
 
 def scene(*faults, seed=1, settings=SETTINGS):

@@ -5,11 +5,13 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from itertools import pairwise
 
 import pytest
 
 from remesh.actors.vault_buddies import buddy_of
-from remesh.actors.vault_memory import NoRoomError, VaultMemory, folder_name, sweep
+from remesh.actors.vault_leftovers import folder_name, sweep
+from remesh.actors.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault_pace import Pace
 from remesh.actors.vault_shelf import Claim, Shelf
 from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
@@ -228,17 +230,36 @@ def test_a_buddy_is_in_another_domain_if_there_is_one():
     assert [buddy_of(node, ring) for node in "abc"] == ["b", "c", "a"]
 
 
-def test_the_interval_follows_from_what_snapshots_cost():
-    pace = Pace("auto")
+def drive(pace, *, steps, copy_s, busy_s):
+    """Steps of 0.1 s, longer by `busy_s` beside a snapshot; the steps of which one was taken."""
+    now_s, busy, taken = 0.0, False, []
     pace.begin(0)
-    assert pace.is_due(1)
-    for step in range(1, 6):
-        pace.mark(step * 0.1 + (0.02 if step > 2 else 0))
-        if step == 2:
-            pace.note(step, 0.02)
-    assert pace.interval == 21
-    assert not pace.is_due(22)
-    assert pace.is_due(23)
+    for step in range(1, steps + 1):
+        pace.mark(now_s, busy=busy)
+        now_s += 0.1 + (busy_s if busy else 0.0)
+        busy = False
+        if pace.is_due(step):
+            pace.note(step, copy_s)
+            now_s += copy_s
+            taken.append(step)
+            busy = True
+    return taken
+
+
+def test_the_interval_follows_from_what_copies_cost():
+    taken = drive(Pace("auto"), steps=200, copy_s=0.0205, busy_s=0.0)
+    assert taken[0] == 1
+    assert [after - before for before, after in pairwise(taken)][-4:] == [21] * 4
+
+
+def test_the_interval_follows_from_how_much_longer_steps_are_beside_them():
+    taken = drive(Pace("auto"), steps=200, copy_s=0.0001, busy_s=0.0205)
+    assert [after - before for before, after in pairwise(taken)][-4:] == [21] * 4
+
+
+def test_what_costs_nothing_is_taken_of_every_step():
+    taken = drive(Pace("auto"), steps=60, copy_s=0.0005, busy_s=0.0)
+    assert taken[-20:] == list(range(41, 61))
 
 
 def test_a_number_of_steps_is_kept_to():

@@ -5,7 +5,7 @@ import time
 import pytest
 from control_drive import Drive, of, records, running
 
-from remesh.actors.orders import form_order
+from remesh.actors.orders import VaultMap, form_order
 from remesh.orchestrator.control import commands as cmd
 from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.records import (
@@ -22,7 +22,11 @@ from remesh.parallel.layout import Layout
 
 SAVED = CheckpointState(step=40, name="step-40")
 FOUR = (("head", 2), ("b", 2))
-TIMERS = Timers(patience_s=0.5)
+OTHERS = {
+    "timers": Timers(patience_s=0.5),
+    "victim": None,
+    "vaults": VaultMap(addresses={}, domains={}, token=""),
+}
 
 
 def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
@@ -231,7 +235,7 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
     drive.lose("worker-1")
     drive.park(10)
     form = of(cmd.Form, drive.commands)[-1]
-    orders = [form_order(form, m, ("h", 1), TIMERS, None) for m in form.members]
+    orders = [form_order(form, m, ("h", 1), **OTHERS) for m in form.members]
     assert {(order.layout, order.shard_size) for order in orders} == {(Layout(dp=2), 2)}
     kept = [order.held.part == (0, order.rank) for order in orders]
     assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
@@ -242,7 +246,7 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
         restore=PeerState(step=10, source=1),
         from_step=10,
     )
-    first, second = (form_order(empty, m, ("h", 1), TIMERS, None) for m in empty.members)
+    first, second = (form_order(empty, m, ("h", 1), **OTHERS) for m in empty.members)
     assert (first.held, second.held) == (None, empty.members[1].held)
     assert first.ranks_to_fill == (0,)
 

@@ -188,6 +188,12 @@ def test_one_that_does_not_answer_is_waited_for_once():
     drive.park(12)
     tell(drive, "head", *everything("head", 10))
     assert drive.state.last_generation == 3
+    tell(drive, "b", generation=1)
+    drive.train(13)
+    drive.lose(drive.members[-1])
+    drive.park(13)
+    tell(drive, "head")
+    assert (drive.state.phase, drive.state.vaults.awaited) == ("fencing", {"b"})
 
 
 def test_what_was_told_before_a_mesh_formed_is_old():
