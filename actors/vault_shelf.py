@@ -87,9 +87,11 @@ class Shelf:
     def lease(self, claim: Claim) -> Lease:
         """As many slots as there is room for, up to three.
 
-        Raises: NoRoomError if there is room for less than the claim needs.
+        Raises: NoRoomError if there is room for less than the claim needs, or the generation over.
         """
         with self._changed:
+            if claim.generation <= self._asked_in:
+                raise NoRoomError(f"generation {claim.generation} is over")
             self._abandon(claim)
         slots: list[SlotMemory] = []
         try:
@@ -154,8 +156,13 @@ class Shelf:
         return lease.claim.generation > self._asked_in
 
     def stable(self, generation: int) -> None:
-        """A snapshot of this generation is stable: earlier ones are not needed any more."""
+        """A snapshot of this generation is stable: earlier ones are not needed any more.
+
+        Unless they have been told of meanwhile: then they stay for the next generation.
+        """
         with self._changed:
+            if generation <= self._asked_in:
+                return
             self._anchor = max(self._anchor, generation)
             old = [lease for lease in self._leases if self._is_old(lease, generation)]
             self._leases = [

@@ -128,8 +128,8 @@ def fill(shelf, lease, number, step):
     return shelf.seal(lease, number)
 
 
-def steps(shelf):
-    return sorted((one.generation, one.step) for one in shelf.told(0, 0.0))
+def steps(shelf, generation=0):
+    return sorted((one.generation, one.step) for one in shelf.told(generation, 0.0))
 
 
 def test_a_sealed_slot_counts_until_it_is_written_over(memory):
@@ -188,10 +188,18 @@ def test_a_slot_whose_mapper_may_live_is_not_handed_on(memory):
 def test_what_was_told_of_is_not_written_to_any_more(memory):
     shelf = Shelf(memory)
     lease = shelf.lease(claim(3, guest=True)[0])
+    fill(shelf, lease, 0, 7)
     assert shelf.may_write(lease)
-    shelf.told(3, 0.0)
+    assert steps(shelf, 4) == [(3, 7)]
     assert not shelf.may_write(lease)
-    assert shelf.may_write(shelf.lease(claim(4, guest=True)[0]))
+    shelf.end(lease)
+    shelf.stable(4)
+    assert steps(shelf, 4) == [(3, 7)]
+    with pytest.raises(NoRoomError, match="over"):
+        shelf.lease(claim(4)[0])
+    assert shelf.may_write(shelf.lease(claim(5, from_step=7, guest=True)[0]))
+    shelf.stable(5)
+    assert steps(shelf, 4) == []
 
 
 def test_a_line_ends_at_what_is_no_message():
