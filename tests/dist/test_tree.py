@@ -88,9 +88,7 @@ def test_plain_sums_are_sums(pool, kind, ranks, num_shards):
 
 def test_a_plain_all_reduce_has_other_bits_at_every_number_of_ranks(pool):
     """The reason for the tree: should this ever pass, the tree could go."""
-    sums = [
-        put_together(pool.run(add_up, n, PlainSum, 12, 64 * 37, 1)) for n in (1, 2, 3, 4)
-    ]
+    sums = [put_together(pool.run(add_up, n, PlainSum, 12, 64 * 37, 1)) for n in (1, 2, 3, 4)]
     assert not all(torch.equal(total, sums[0]) for total in sums)
 
 

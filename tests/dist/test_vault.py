@@ -182,8 +182,8 @@ def test_a_flipped_bit_in_a_slot_is_named_and_not_restored(pool, vaults):
     slots = [(addresses[0], slot_of(rank, generation, newest)) for rank in (0, 1)]
     for place in (30, -5):
         sealed.memory.shard[place] ^= 4
-        found = pool.run(restore_from, 2, slots, newest)
-        assert found == ["the other rank has failed", "slot 1"]
+        _, found = pool.run(restore_from, 2, slots, newest)
+        assert found == "slot 1"
         sealed.memory.shard[place] ^= 4
 
 
