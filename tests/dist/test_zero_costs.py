@@ -59,7 +59,8 @@ def held(seat, stage, more):
 
 
 def storages():
-    """Bytes of every tensor's memory, by address."""
+    """Bytes of every tensor's memory, by address; not of what earlier tests left as garbage."""
+    gc.collect()
     tensors = [o for o in gc.get_objects() if type(o) in (torch.Tensor, torch.nn.Parameter)]
     found = [tensor.untyped_storage() for tensor in tensors]
     return {storage.data_ptr(): storage.nbytes() for storage in found}
