@@ -59,6 +59,7 @@ from remesh.orchestrator.control.membership import WorkerState
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.snapshot import Snapshot
 from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.run import RunStatus
 from remesh.parallel.store import StoreServer
 
@@ -291,7 +292,9 @@ class ControllerActor:
         addresses, nodes = state.vaults.addresses, state.roster.nodes
         return VaultMap(
             addresses=dict(addresses),
-            domains={name: nodes[name].domain if name in nodes else "" for name in addresses},
+            buddies=buddies(
+                {name: nodes[name].domain if name in nodes else "" for name in addresses}
+            ),
             token=self._spec.vault_token if self._wants_snapshots else "",
         )
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remesh.actors.vault_buddies import buddy_of
 from remesh.orchestrator.control.commands import Form
 from remesh.orchestrator.control.records import Held, Member, PeerState, Restore, VaultSlot
 from remesh.orchestrator.control.timers import Timers
@@ -95,23 +94,22 @@ class FormOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaultMap:
-    """The vaults of the run: their `addresses` by node, the `domains` of these nodes.
+    """The vaults of the run: their `addresses` by node, and whose copies go to whose.
 
     Without a `token` there are to be none.
     """
 
     addresses: Mapping[str, str]
-    domains: Mapping[str, str]
+    buddies: Mapping[str, str]
     token: str
 
     def order(self, node: str) -> VaultOrder | None:
         """That of the ranks on this node."""
         if not self.token:
             return None
-        buddy = buddy_of(node, self.domains)
         return VaultOrder(
             own=self.addresses.get(node, ""),
-            buddy=self.addresses.get(buddy or "", ""),
+            buddy=self.addresses.get(self.buddies.get(node, ""), ""),
             token=self.token,
         )
 

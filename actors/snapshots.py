@@ -210,8 +210,8 @@ class Snapshots:
                     if slot.memory.state is SlotState.SEALED and slot.use is _Use.SENT:
                         self._note_safe(number)
             case {"op": "spoilt", "slot": number, "error": error}:
-                self._slots[number].use = _Use.FREE
-                self._say_so(f"a snapshot could not be sealed: {error}")
+                # Others have theirs of this step: their least would be a step that is not whole.
+                self._give_up(f"the one in slot {number} could not be sealed: {error}")
             case {"error": error}:
                 self._give_up(str(error))
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 
-from remesh.actors.vault_buddies import buddy_of
 from remesh.actors.vault_leftovers import folder_name, sweep
 from remesh.actors.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault_pace import Pace
@@ -227,15 +226,6 @@ def test_held_travels_as_it_is_and_nonsense_does_not():
     for wrong in ({**told, "rank": -1}, {**told, "rank": True}, {**told, "layout": [1, 2]}):
         with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
             heard_held(wrong)
-
-
-def test_a_buddy_is_in_another_domain_if_there_is_one():
-    assert buddy_of("a", {"a": "x"}) is None
-    assert buddy_of("a", {"a": "x", "b": "x"}) == "b"
-    domains = {"a": "x", "b": "x", "c": "y", "d": "y"}
-    assert [buddy_of(node, domains) for node in "abcd"] == ["c", "c", "a", "a"]
-    ring = dict.fromkeys("abc", "")
-    assert [buddy_of(node, ring) for node in "abc"] == ["b", "c", "a"]
 
 
 def drive(pace, *, steps, copy_s, busy_s):

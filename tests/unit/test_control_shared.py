@@ -25,7 +25,7 @@ FOUR = (("head", 2), ("b", 2))
 OTHERS = {
     "timers": Timers(patience_s=0.5),
     "victim": None,
-    "vaults": VaultMap(addresses={}, domains={}, token=""),
+    "vaults": VaultMap(addresses={}, buddies={}, token=""),
 }
 
 
