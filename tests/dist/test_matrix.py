@@ -80,8 +80,9 @@ class Counting:
         return found
 
 
-def train_and_save(seat, case, folder):
+def train_and_save(seat, name, folder):
     """The file of this rank and what the steps after it gave."""
+    case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
     engine = started(mesh, case.spec(SMALL))
@@ -92,7 +93,8 @@ def train_and_save(seat, case, folder):
     return file, results
 
 
-def save_large(seat, case, folder):
+def save_large(seat, name, folder):
+    case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
     engine = filled(mesh, case.spec(LARGE))
@@ -126,7 +128,8 @@ def filled(mesh, engine_spec):
     return engine
 
 
-def load_and_train(seat, case, folders):
+def load_and_train(seat, name, folders):
+    case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
     outcomes = []
@@ -139,8 +142,9 @@ def load_and_train(seat, case, folders):
     return outcomes
 
 
-def load_large(seat, case, folders):
+def load_large(seat, name, folders):
     """For each: whether it is what was saved, and bytes read for each byte of the own part."""
+    case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
     expected = filled(mesh, case.spec(LARGE)).fragments()
@@ -181,7 +185,7 @@ def saved(pool, function, root):
     found = {}
     for name, case in CASES.items():
         folder = root / name
-        outcomes = pool.run(function, case.layout.world_size, case, folder)
+        outcomes = pool.run(function, case.layout.world_size, name, folder)
         assert commit(LocalStorage(folder), manifest(tuple(file for file, _ in outcomes))) == REF
         found[name] = folder, outcomes[0][1]
     return found
@@ -201,7 +205,7 @@ def large(sessions_pool, tmp_path_factory):
 def test_training_goes_on_from_every_other_layout(pool, trained, name):
     case = CASES[name]
     folders = [folder for folder, _ in trained.values()]
-    outcomes = pool.run(load_and_train, case.layout.world_size, case, folders)
+    outcomes = pool.run(load_and_train, case.layout.world_size, name, folders)
     assert all(outcome == outcomes[0] for outcome in outcomes)
     for other, found, (_, unbroken) in zip(trained, outcomes[0], trained.values(), strict=True):
         if same_bits(case, CASES[other]):
@@ -215,7 +219,7 @@ def test_training_goes_on_from_every_other_layout(pool, trained, name):
 def test_a_rank_reads_its_own_part_and_hardly_more(pool, large, name):
     case = CASES[name]
     folders = [folder for folder, _ in large.values()]
-    outcomes = pool.run(load_large, case.layout.world_size, case, folders)
+    outcomes = pool.run(load_large, case.layout.world_size, name, folders)
     for other, ranks in zip(large, zip(*outcomes, strict=True), strict=True):
         assert all(same for same, _ in ranks), other
         assert max(ratio for _, ratio in ranks) <= 1.1, other

@@ -119,9 +119,10 @@ CASES = {
 }
 
 
-def train(seat, case):
+def train(seat, name):
     """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
+    case = CASES[name]
     mesh = seat.mesh(case.layout, case.zero.shard_size(case.layout.dp))
     engine = started(mesh, case.spec)
     results = [engine.step(1, work_of(mesh, 1))]
@@ -217,7 +218,7 @@ def covered(outcomes, expected):
 @pytest.mark.parametrize("name", CASES)
 def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
     case = CASES[name]
-    outcomes = pool.run(train, case.layout.world_size, case)
+    outcomes = pool.run(train, case.layout.world_size, name)
     batch_size = 2 * case.num_leaves * case.microbatches_per_leaf
     expected = expected_of(case.spec.model, batch_size)
     for result, (loss, norm) in zip(outcomes[0][0], expected.steps, strict=True):
