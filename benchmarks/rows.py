@@ -25,28 +25,12 @@ class Row:
 
 def cost(case: str, peer: str, costs: tuple[float, float], unit: str) -> Row:
     """A row of two costs, Remesh's first: less is better."""
-    ours, theirs = costs
-    return Row(
-        case=case,
-        peer=peer,
-        remesh=round(ours, 3),
-        other=round(theirs, 3),
-        unit=unit,
-        ratio=round(theirs / ours, 3),
-    )
+    return _row(case, peer, costs, unit, ratio=costs[1] / costs[0])
 
 
 def rate(case: str, peer: str, rates: tuple[float, float], unit: str) -> Row:
     """A row of two rates, Remesh's first: more is better."""
-    ours, theirs = rates
-    return Row(
-        case=case,
-        peer=peer,
-        remesh=round(ours, 3),
-        other=round(theirs, 3),
-        unit=unit,
-        ratio=round(ours / theirs, 3),
-    )
+    return _row(case, peer, rates, unit, ratio=rates[0] / rates[1])
 
 
 def report(benchmark: str, rows: Sequence[Row]) -> None:
@@ -66,3 +50,15 @@ def report(benchmark: str, rows: Sequence[Row]) -> None:
     }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{benchmark}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _row(case: str, peer: str, figures: tuple[float, float], unit: str, *, ratio: float) -> Row:
+    ours, theirs = figures
+    return Row(
+        case=case,
+        peer=peer,
+        remesh=round(ours, 3),
+        other=round(theirs, 3),
+        unit=unit,
+        ratio=round(ratio, 3),
+    )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from remesh.data.errors import DataError
 from remesh.data.skips import parse_skips
+from remesh.parallel.buckets import BUCKET_BYTES
 
 TABLE = ConfigDict(
     extra="forbid",
@@ -193,7 +194,7 @@ class ZeroTable(BaseModel):
     model_config = TABLE
     stage: Annotated[int, Field(ge=0, le=3)] = 0
     group: Annotated[int, Field(ge=0, le=2**16)] = 0
-    bucket_bytes: Count = 26214400
+    bucket_bytes: Count = BUCKET_BYTES
     keep_gathered: bool = False
 
     @model_validator(mode="after")

@@ -13,6 +13,8 @@ from remesh.parallel.pieces import CHUNK
 
 Shape = tuple[int, ...]
 
+BUCKET_BYTES = 25 * 2**20  # of gradients, unless a job says otherwise
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

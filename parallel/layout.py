@@ -67,6 +67,14 @@ class Layout:
         first = rank - getattr(self.coordinate(rank), axis) * stride
         return tuple(range(first, first + stride * degrees[axis], stride))
 
+    def state_part(self, rank: int, shard_size: int) -> tuple[int, int]:
+        """Which part of the state a rank holds: of tp's parts, and of that one's shards.
+
+        `shard_size` neighbouring replicas hold one copy of it together.
+        """
+        place = self.coordinate(rank)
+        return place.tp, place.dp % shard_size
+
     def __str__(self) -> str:
         """The axes longer than 1, as users write them: `dp=4 tp=2`; a lone rank is `dp=1`."""
         degrees = zip(fields(self), astuple(self), strict=True)

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 CHUNK = 64  # elements: every parameter starts, and every cut falls, on a multiple of this
 
 
+def shard_size(stage: int, group: int, dp: int) -> int:
+    """How many of `dp` replicas hold one copy of the state together: `group`, or all if it is 0."""
+    return (group or dp) if stage else 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """A buffer of `size` elements for `num_shards` shards that `num_replicas` ranks hold each."""

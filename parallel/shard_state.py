@@ -43,13 +43,13 @@ class Cut:
     @staticmethod
     def at(spec: EngineSpec, layout: Layout, shard_size: int, rank: int) -> "Cut":
         """The part of this rank of a layout."""
-        place = layout.coordinate(rank)
+        tp_rank, shard = layout.state_part(rank, shard_size)
         return Cut(
             bucket_elements=spec.zero.bucket_bytes // spec.precision.gradient.itemsize,
             tp=layout.tp,
-            tp_rank=place.tp,
+            tp_rank=tp_rank,
             num_shards=shard_size,
-            shard=place.dp % shard_size,
+            shard=shard,
         )
 
     @staticmethod

@@ -5,11 +5,11 @@ from typing import Literal
 
 import torch
 
+from remesh.parallel.buckets import BUCKET_BYTES
 from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-
-BUCKET_BYTES = 25 * 2**20
+from remesh.parallel.pieces import shard_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ZeroSpec:
 
     def shard_size(self, dp: int) -> int:
         """How many replicas hold one copy of the state together, of `dp`."""
-        return (self.group or dp) if self.stage else 1
+        return shard_size(self.stage, self.group, dp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remesh.parallel.layout import Layout
+from remesh.parallel.pieces import shard_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,7 @@ class Shape:
 
     def shard_size(self, dp: int) -> int:
         """How many replicas share one copy of the state."""
-        if self.zero_stage == 0:
-            return 1
-        return self.zero_group or dp
+        return shard_size(self.zero_stage, self.zero_group, dp)
 
     def at_least(self, num_workers: int) -> int:
         """Workers of the smallest mesh that has `num_workers` or more."""
