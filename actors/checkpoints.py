@@ -11,10 +11,15 @@ from typing import Any
 from remesh.actors.storage_url import open_storage
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import load_job
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, file_path, read_manifest, unreadable
 from remesh.parallel.state.headers import ShardHeader, read_header
-from remesh.parallel.state.manifest import CheckpointManifest, CheckpointRef, ShardFile, parse_name
+from remesh.parallel.state.root_manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    ShardFile,
+    parse_name,
+)
 from remesh.parallel.state.storage import Storage
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -14,10 +14,10 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
 )
 from remesh.orchestrator.job_tables import CheckpointTable
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, prune
-from remesh.parallel.state.manifest import CheckpointManifest, DataPosition
 from remesh.parallel.state.retention import Retention
+from remesh.parallel.state.root_manifest import CheckpointManifest, DataPosition
 
 _MAX_LOSSES = 10_000
 

@@ -61,7 +61,7 @@ from remesh.orchestrator.control.snapshot import Snapshot
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.run import RunStatus
-from remesh.parallel.store import StoreServer
+from remesh.parallel.groups.store import StoreServer
 
 IDLE_S = 1.0
 STORES_KEPT = 2  # members may still be at the one before

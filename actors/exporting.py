@@ -10,12 +10,12 @@ from remesh.actors.checkpoints import Target
 from remesh.actors.storage_url import open_storage
 from remesh.actors.storage_watched import WatchedStorage
 from remesh.orchestrator.errors import UserError
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.model import convert, convert_dcp
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.files import convert, convert_dcp
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.state.checkpoint import read_manifest
-from remesh.parallel.state.manifest import CheckpointManifest
 from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.state.root_manifest import CheckpointManifest
 
 Note = Callable[[str], None]
 Format = Literal["hf", "dcp"]

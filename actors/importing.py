@@ -17,21 +17,21 @@ from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage_url import open_storage
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.model import convert, convert_dcp
-from remesh.parallel.model.config import ModelConfig, Shapes, parameter_shapes
-from remesh.parallel.model.weights import Weights
-from remesh.parallel.shard_state import COUNT, MOMENTS
+from remesh.parallel.files import convert, convert_dcp
+from remesh.parallel.files.weights import Weights
+from remesh.parallel.holding.shard_state import COUNT, MOMENTS
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.reshard import Held
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     ShardFile,
     shard_file_name,
 )
-from remesh.parallel.state.reshard import Held
 from remesh.parallel.state.shards import encode_fragments, write_shard
 from remesh.parallel.state.storage import Storage
 from remesh.parallel.state.writers import writes

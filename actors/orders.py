@@ -8,7 +8,7 @@ from remesh.orchestrator.control.records import Held, Member, PeerState, Restore
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.faults import Kill
 from remesh.orchestrator.job import Job
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 NAMESPACE = "remesh"
 HEAD = "node:__internal_head__"  # the resource by which Ray marks its head node

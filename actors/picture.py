@@ -7,7 +7,7 @@ from remesh.orchestrator.control.membership import NodeState, WorkerState
 from remesh.orchestrator.control.phases import Phase
 from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.control.view import View
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 AXES = tuple(asdict(Layout()))
 

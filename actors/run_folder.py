@@ -25,7 +25,7 @@ from remesh.actors.storage_url import open_storage
 from remesh.orchestrator.control.records import CheckpointState
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import fingerprint_difference
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, read_manifest
 from remesh.parallel.state.storage import Storage
 

@@ -21,7 +21,7 @@ from remesh.orchestrator.control.view import View
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job
 from remesh.orchestrator.run import RunStatus
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 class RunView:

@@ -26,12 +26,12 @@ from remesh.actors.vault_slots import SlotMemory, SlotState
 from remesh.actors.vault_wire import Line, Message, told_held
 from remesh.orchestrator.control.records import Held
 from remesh.orchestrator.control.timers import Timers
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.shard_state import ShardState
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader, lay_out
-from remesh.parallel.state.manifest import CheckpointRef
-from remesh.parallel.vote import NEVER
+from remesh.parallel.state.root_manifest import CheckpointRef
+from remesh.parallel.step.vote import NEVER
 
 LAST_STEP = 2**40  # no step has more digits
 

@@ -33,17 +33,17 @@ from remesh.orchestrator.control.records import CheckpointState, PeerState, Step
 from remesh.orchestrator.control.recovery import slot_label
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
-from remesh.parallel.engine import Engine, Holding, StepResult, Tokens, Work
-from remesh.parallel.errors import Cancelled, CheckpointError, GroupError, SlotError
-from remesh.parallel.fence import Fence
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.rendezvous import Rendezvous
-from remesh.parallel.restore import share_state
-from remesh.parallel.saving import own_part
-from remesh.parallel.slots import SlotSource
-from remesh.parallel.state.manifest import CheckpointRef, parse_name
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.holding.written_part import own_part
+from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
 from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
+from remesh.parallel.step.engine import Engine, Holding, StepResult, Tokens, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

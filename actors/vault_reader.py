@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from remesh.actors.vault_wire import Line, Message, VaultError, counts, told_held
 from remesh.orchestrator.control.records import VaultSlot
 from remesh.orchestrator.control.timers import Timers
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import MAX_HEADER_BYTES, ShardHeader, header_of, shard_digest
 
 

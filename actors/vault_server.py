@@ -22,7 +22,7 @@ from remesh.actors.vault_wire import (
     heard_held,
 )
 from remesh.orchestrator.control.timers import Timers
-from remesh.parallel.errors import CheckpointError, LayoutError
+from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 MAX_CONNECTIONS = 1024
 LEAST_SLOTS = 2  # one that is stable, one to write to

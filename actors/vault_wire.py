@@ -13,7 +13,7 @@ from dataclasses import astuple
 from typing import Any, Self
 
 from remesh.orchestrator.control.records import Held
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.bounded_json import parse
 
 TOKEN_BYTES = 32

@@ -22,12 +22,12 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import Job
-from remesh.parallel.engine import Engine
-from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, Precision, Recompute, ZeroSpec
-from remesh.parallel.warm_up import warm_up
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.warm_up import warm_up
 
 _SHARED_S = 5.0  # for which a shared file system may hide a new file
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

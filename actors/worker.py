@@ -21,7 +21,7 @@ from remesh.data.errors import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.errors import UserError
-from remesh.parallel.errors import CheckpointError, LayoutError
+from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 if TYPE_CHECKING:
     from remesh.actors.trainer import Trainer

@@ -13,15 +13,15 @@ from ranks import in_turns, on_ranks, share_store
 from rows import cost, report
 from torch import distributed as dist
 
-from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group
-from remesh.parallel.leaves import deal
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.pieces import Pieces
-from remesh.parallel.rendezvous import Rendezvous
-from remesh.parallel.tree import TreeSum
-from remesh.parallel.workspace import Workspace
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.sums.tree import TreeSum
+from remesh.parallel.sums.workspace import Workspace
 
 NUM_LEAVES = 12
 Times = tuple[float, float]

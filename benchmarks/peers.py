@@ -26,12 +26,12 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.group import Group
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.group import Group
 from remesh.parallel.model.maths import Linear
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.plan.model_config import ModelConfig
 
 Settings = Mapping[str, int | bool]
 TRIALS = 5

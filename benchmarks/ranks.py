@@ -13,10 +13,10 @@ from typing import TypeVar
 import torch
 from torch import distributed as dist
 
-from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.group import Group
-from remesh.parallel.rendezvous import Rendezvous
-from remesh.parallel.store import StoreServer
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.groups.store import StoreServer
 
 HOST = "127.0.0.1"
 T = TypeVar("T")

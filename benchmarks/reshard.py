@@ -28,28 +28,28 @@ from torch.distributed.tensor import Placement, Replicate, Shard, zeros
 from remesh.actors.saver import Saver
 from remesh.actors.storage import LocalStorage
 from remesh.orchestrator.control.events import Event, FilesSaved
-from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.engine import Engine
-from remesh.parallel.fence import Fence
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.shard_state import MOMENTS
+from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.rendezvous import Rendezvous
-from remesh.parallel.restore import share_state
-from remesh.parallel.saving import own_part
-from remesh.parallel.shard_state import MOMENTS
-from remesh.parallel.shares import tensor_shares
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.plan.shares import tensor_shares
 from remesh.parallel.spec import EngineSpec, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     ShardFile,
 )
-from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.step.engine import Engine
 
 PEER = "torch DCP"
 Times = Mapping[str, tuple[float, float]]

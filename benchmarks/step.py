@@ -17,15 +17,15 @@ from ranks import in_turns, on_ranks, share_store
 from rows import Row, rate, report
 from torch import distributed as dist
 
-from remesh.parallel.engine import Engine, Work
-from remesh.parallel.fence import Fence
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.rendezvous import Rendezvous
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, ZeroSpec
+from remesh.parallel.step.engine import Engine, Work
 
 Step = Callable[[], None]
 SEQ_LEN = 128

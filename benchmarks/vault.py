@@ -36,21 +36,21 @@ from remesh.actors.warm_up import engine_spec
 from remesh.orchestrator.control.records import FreshState, Held, VaultSlot
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.job import load_job
-from remesh.parallel.engine import Engine, Tokens, Work
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.restore import SlotSource, share_state
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.restore import SlotSource, share_state
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     ShardFile,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.step.engine import Engine, Tokens, Work
 
 TINY = Path(__file__).parents[1] / "examples" / "tiny.toml"
 TOKEN = "a token for the vaults of a test"

@@ -29,7 +29,7 @@ from remesh.orchestrator.job_tables import (
 )
 from remesh.orchestrator.plan.legality import batch_problem, degree_problems, zero_problem
 from remesh.orchestrator.plan.shape import Shape
-from remesh.parallel.leaves import choose_num_leaves
+from remesh.parallel.plan.leaves import choose_num_leaves
 
 MAX_FILE_BYTES = 1 << 20
 

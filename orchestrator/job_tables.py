@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from remesh.data.errors import DataError
 from remesh.data.skips import parse_skips
-from remesh.parallel.buckets import BUCKET_BYTES
+from remesh.parallel.plan.buckets import BUCKET_BYTES
 
 TABLE = ConfigDict(
     extra="forbid",

@@ -5,11 +5,11 @@ from typing import Literal
 
 import torch
 
-from remesh.parallel.buckets import BUCKET_BYTES
-from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.pieces import shard_size
+from remesh.parallel.plan.buckets import BUCKET_BYTES
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.plan.pieces import shard_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import remesh
 from remesh.cli import checkpoint, job_commands, node_commands
 from remesh.data.errors import DataError
 from remesh.orchestrator.errors import RemeshError, UserError
-from remesh.parallel.errors import CheckpointError, LayoutError
+from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 RUN_EXAMPLES = """\b
 Examples:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.events import FilesSaved
 from remesh.orchestrator.control.records import CheckpointState
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 MAX_RESTORE_FAILURES = 2
 

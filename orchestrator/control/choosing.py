@@ -23,7 +23,7 @@ from remesh.orchestrator.control.recovery import (
 from remesh.orchestrator.control.state import State
 from remesh.orchestrator.control.turn import Turn
 from remesh.orchestrator.plan.placement import local_ranks, place
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 NOTHING = Held()
 

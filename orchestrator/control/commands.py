@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.records import Member, Restore
-from remesh.parallel.layout import Layout
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.state.root_manifest import ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

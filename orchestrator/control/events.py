@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.records import StepRecord, VaultSlot
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

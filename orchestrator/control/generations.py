@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from remesh.orchestrator.control.records import Member, PeerState, Restore, StepRecord
 from remesh.orchestrator.control.recovery import slots_of, source_label
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from remesh.orchestrator.control.events import Event
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
 from remesh.orchestrator.errors import RemeshError
-from remesh.parallel.layout import Layout
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.state.root_manifest import ShardFile
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
 NESTED = {

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.phases import ENDED
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.control.state import State
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

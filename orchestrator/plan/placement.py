@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from remesh.orchestrator.errors import UserError
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

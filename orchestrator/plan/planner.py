@@ -7,8 +7,8 @@ from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import Job
 from remesh.orchestrator.plan.legality import replicated_heads
 from remesh.orchestrator.plan.shape import spare_reason
-from remesh.parallel.layout import Layout
-from remesh.parallel.leaves import deal, efficiency
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.leaves import deal, efficiency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

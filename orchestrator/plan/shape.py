@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from remesh.parallel.layout import Layout
-from remesh.parallel.pieces import shard_size
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.pieces import shard_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from remesh.orchestrator.control.records import (
 from remesh.orchestrator.control.recovery import slot_label
 from remesh.orchestrator.sim.vault import Snapshots
 from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 if TYPE_CHECKING:
     from remesh.orchestrator.sim.mesh import Mesh

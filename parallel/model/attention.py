@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.maths import Linear, Maths
 from remesh.parallel.model.norms import RMSNorm, root_mean_square_normed
 from remesh.parallel.model.recompute import recomputed
+from remesh.parallel.plan.model_config import ModelConfig
 
 
 class Rotary(nn.Module):

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.plan.model_config import ModelConfig
 
 _STD = 0.02
 

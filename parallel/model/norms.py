@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.plan.model_config import ModelConfig
 
 
 class RMSNorm(nn.Module):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.attention import Attention, Rotary
-from remesh.parallel.model.config import ModelConfig
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
 from remesh.parallel.model.norms import residual_norm
+from remesh.parallel.plan.model_config import ModelConfig
 
 _WHOLE = Whole()
 

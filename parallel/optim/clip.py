@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remesh.parallel.pieces import CHUNK
+from remesh.parallel.plan.pieces import CHUNK
 
 _ROWS = 8192  # chunks at a time: their squares stay in the processor's cache
 

@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.fragments import cover_problems
 from remesh.parallel.state.headers import ShardHeader, read_header
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.retention import Retention, retained
+from remesh.parallel.state.root_manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointManifest,
     CheckpointRef,
@@ -24,7 +25,6 @@ from remesh.parallel.state.manifest import (
     is_shard_file_name,
     parse_name,
 )
-from remesh.parallel.state.retention import Retention, retained
 from remesh.parallel.state.storage import Storage
 
 _PREFIX = "step-"

@@ -18,10 +18,10 @@ from typing import Any
 
 import xxhash
 
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.bounded_json import parse
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Blob, Storage
 
 MAX_HEADER_BYTES = 100 * 2**20

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from remesh.parallel.buckets import FlatPlan
-from remesh.parallel.shares import Share
+from remesh.parallel.plan.buckets import FlatPlan
+from remesh.parallel.plan.shares import Share
 from remesh.parallel.state.fragments import Fragment, flat_boxes
 
 

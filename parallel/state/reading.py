@@ -11,12 +11,12 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import check_cover, file_path, read_manifest, unreadable
 from remesh.parallel.state.fragments import Fragment, item_bytes, whole
 from remesh.parallel.state.headers import FILE_DIGEST, HEADER_DIGEST, Part, ShardHeader, read_header
-from remesh.parallel.state.manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import bytes_of, empty
 from remesh.parallel.state.storage import Blob, Storage
 

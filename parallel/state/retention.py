@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 # How old a checkpoint has to be for a way back from a spike of the loss, in steps. PaLM went back
 # about 100 (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1).

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader, in_file_order, lay_out
-from remesh.parallel.state.manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import put_shard
 from remesh.parallel.state.storage import Storage
 

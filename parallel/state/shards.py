@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import read_manifest
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import (
@@ -26,7 +26,7 @@ from remesh.parallel.state.headers import (
     shard_digest,
     shard_key,
 )
-from remesh.parallel.state.manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Blob, Storage
 
 

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # the pool's processes import it
 
 from process_pool import HOST, Pool
 
-from remesh.parallel.store import StoreServer
+from remesh.parallel.groups.store import StoreServer
 
 torch.set_num_threads(1)  # as in the pool: the oracles' threads would only wait for each other
 

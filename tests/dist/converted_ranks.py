@@ -5,11 +5,11 @@ import torch
 from small_engine import spec, work_of
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.engine import Engine
-from remesh.parallel.model.convert import open_weights, read_model
-from remesh.parallel.model.convert_names import hugging_face_name
-from remesh.parallel.saving import own_part
-from remesh.parallel.state.manifest import CheckpointRef, shard_file_name
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.files.convert import open_weights, read_model
+from remesh.parallel.files.convert_names import hugging_face_name
+from remesh.parallel.holding.written_part import own_part
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard
 
 SEQ_LEN, VOCABULARY = 20, 61

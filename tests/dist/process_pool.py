@@ -16,10 +16,10 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 
-from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.rendezvous import Rendezvous
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
 
 NUM_PROCESSES = 8
 HOST = "127.0.0.1"
@@ -103,7 +103,7 @@ class Run:
 class Pool:
     def __init__(self, port):
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.engine"])
+        self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.step.engine"])
         self._port = port
         self._generations = itertools.count()
         self._idle = [self._spawn() for _ in range(NUM_PROCESSES)]

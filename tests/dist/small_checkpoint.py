@@ -4,7 +4,7 @@ import torch
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.headers import shard_names
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,

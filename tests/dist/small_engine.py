@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from remesh.parallel.engine import Engine, Work
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.step.engine import Engine, Work
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.spec import EngineSpec

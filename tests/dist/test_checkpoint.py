@@ -11,11 +11,11 @@ import torch
 import xxhash
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import shard_digest, shard_names
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,

@@ -4,7 +4,7 @@ import pytest
 from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.retention import Retention
 
 

@@ -10,7 +10,7 @@ from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.actors.storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 OLD, NEW = (CheckpointRef(step=step, generation=1) for step in (10, 20))
 NUM_WRITERS = 2

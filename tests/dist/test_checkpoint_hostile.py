@@ -10,11 +10,11 @@ from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
-from remesh.parallel.state.manifest import MAX_MANIFEST_BYTES, CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import MAX_MANIFEST_BYTES, CheckpointRef, ShardFile
 from remesh.parallel.state.reading import read, read_fragments
 
 REF = CheckpointRef(step=20, generation=1)

@@ -11,7 +11,7 @@ from small_checkpoint import manifest_of
 
 from remesh.actors.storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.manifest import CheckpointRef, shard_file_name
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 

@@ -10,10 +10,10 @@ from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole
-from remesh.parallel.state.manifest import CheckpointRef, shard_file_name
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.panels import panels
 from remesh.parallel.state.reading import read, read_fragments
 from remesh.parallel.state.shards import encode_fragments, write_shard

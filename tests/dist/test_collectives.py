@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from remesh.parallel import collectives
+from remesh.parallel.groups import collectives
 
 
 def all_of_them(seat):

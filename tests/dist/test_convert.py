@@ -17,11 +17,11 @@ from converted_ranks import (
 from remesh.actors.checkpoints import find
 from remesh.actors.exporting import export
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.layout import Layout
-from remesh.parallel.model.convert import read_model
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.files.convert import read_model
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     DataPosition,
 )

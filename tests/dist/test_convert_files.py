@@ -11,11 +11,11 @@ from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.actors.importing import START, write_start
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.engine import Engine
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.model.config import parameter_shapes
-from remesh.parallel.model.convert import (
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.model_config import parameter_shapes
+from remesh.parallel.files.convert import (
     CONFIG,
     INDEX,
     SINGLE,
@@ -23,12 +23,12 @@ from remesh.parallel.model.convert import (
     read_model,
     write_model,
 )
-from remesh.parallel.model.convert_names import hugging_face_name
+from remesh.parallel.files.convert_names import hugging_face_name
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.foreign import read_stored, safetensors_file
+from remesh.parallel.files.foreign import read_stored, safetensors_file
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.manifest import CheckpointManifest, DataPosition
+from remesh.parallel.state.root_manifest import CheckpointManifest, DataPosition
 from remesh.parallel.state.reading import read_fragments, verify
 
 SHAPES = parameter_shapes(MODEL)

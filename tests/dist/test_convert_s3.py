@@ -11,11 +11,11 @@ from small_engine import MODEL, spec
 from remesh.actors.checkpoints import find
 from remesh.actors.storage_url import open_storage
 from remesh.cli.main import main
-from remesh.parallel.model.config import parameter_shapes
-from remesh.parallel.model.convert import open_weights, read_model, write_model
+from remesh.parallel.plan.model_config import parameter_shapes
+from remesh.parallel.files.convert import open_weights, read_model, write_model
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 SHAPES = parameter_shapes(MODEL)
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from process_pool import HOST, Seat
 
-from remesh.parallel import collectives
-from remesh.parallel import group as group_module
-from remesh.parallel.errors import Cancelled, GroupError
-from remesh.parallel.fence import Fence
-from remesh.parallel.group import Group
-from remesh.parallel.store import StoreClient
+from remesh.parallel.groups import collectives
+from remesh.parallel.groups import group as group_module
+from remesh.parallel.plan.errors import Cancelled, GroupError
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.store import StoreClient
 
 
 def sum_of_ranks(seat):

@@ -8,13 +8,13 @@ import torch
 from small_engine import spec, started, work_of
 
 from remesh.actors.storage import LocalStorage
-from remesh.parallel.engine import Engine
-from remesh.parallel.layout import Layout
-from remesh.parallel.model.config import ModelConfig
-from remesh.parallel.saving import own_part
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.spec import Precision, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from formulas import IGNORED, objective
 
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
 

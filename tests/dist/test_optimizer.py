@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from remesh.parallel.buckets import plan_flat
+from remesh.parallel.plan.buckets import plan_flat
 from remesh.parallel.optim.adamw import AdamW, AdamWConfig, Rates, Shard
 from remesh.parallel.optim.clip import clip_factor, exact_norm
 from remesh.parallel.optim.lr import LrCurve, lr_at

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_engine import filler, spec, started, work_of
 
-from remesh.parallel.layout import Layout
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.spec import Precision, Recompute, ZeroSpec

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_engine import EVEN_MODEL, spec, started, work_of
 
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import Precision, ZeroSpec
 
 SIZE, BATCH, NUM_STEPS = 2, 8, 5

@@ -7,13 +7,13 @@ import pytest
 import torch
 from small_engine import spec, started, state_hash, work_of
 
-from remesh.parallel.engine import Engine
-from remesh.parallel.errors import GroupError
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.restore import share_state
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.plan.errors import GroupError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.restore import share_state
 from remesh.parallel.spec import ZeroSpec
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reshard import ReshardError
 from remesh.parallel.state.shards import decode_shard, encode_fragments
 

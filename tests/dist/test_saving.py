@@ -14,15 +14,15 @@ from remesh.orchestrator.control.events import CheckpointCommitted, FilesSaved, 
 from remesh.orchestrator.control.records import StepRecord
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import parse_job
-from remesh.parallel.collectives import all_reduce_
-from remesh.parallel.engine import Engine
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.saving import own_part
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.manifest import CheckpointRef, parse_name
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.reading import read_fragments
 
 JOB = """

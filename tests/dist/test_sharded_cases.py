@@ -13,15 +13,15 @@ import pytest
 import torch
 from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
-from remesh.parallel.layout import Layout
-from remesh.parallel.mesh import Mesh
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.norm import GradientNorm
+from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.numerics.losses import IGNORE_INDEX
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.spec import ZeroSpec
-from remesh.parallel.vote import Ballot, vote
+from remesh.parallel.step.vote import Ballot, vote
 
 ALL_PARTS = replace(MODEL, norm="layer", bias=True, qk_norm=True)
 

@@ -11,10 +11,10 @@ from small_checkpoint import newest_state, save, state, write_and_commit
 from remesh.actors.storage_patience import Patience
 from remesh.actors.storage_url import open_storage
 from remesh.orchestrator.errors import UserError
-from remesh.parallel.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read, read_fragments
 
 HASTY = Patience(num_tries=3, try_s=2, pause_s=0.01)

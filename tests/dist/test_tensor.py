@@ -15,7 +15,7 @@ from tensor_model import (
 )
 
 from remesh.parallel.model.maths import Linear
-from remesh.parallel.tensor import TensorParallel
+from remesh.parallel.techniques.tensor import TensorParallel
 
 OPTIONS = {
     "plain": {},

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from remesh.parallel.numerics.losses import IGNORE_INDEX, summed_cross_entropy
-from remesh.parallel.shares import padded_rows, vocabulary_rows
-from remesh.parallel.vocabulary import cross_entropy_, lookup, lookup_gradient
+from remesh.parallel.plan.shares import padded_rows, vocabulary_rows
+from remesh.parallel.techniques.vocabulary import cross_entropy_, lookup, lookup_gradient
 
 SHAPE = (2, 6)
 

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from remesh.parallel import collectives
-from remesh.parallel.layout import Layout
-from remesh.parallel.leaves import deal
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.pieces import Pieces
-from remesh.parallel.plain_sum import PlainSum, StreamedPlainSum
-from remesh.parallel.schedules import contiguous_portion, streamed_portion
-from remesh.parallel.tree import StreamedTreeSum, TreeSum
-from remesh.parallel.workspace import Workspace
+from remesh.parallel.groups import collectives
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.leaves import deal
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
+from remesh.parallel.plan.schedules import contiguous_portion, streamed_portion
+from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
+from remesh.parallel.sums.workspace import Workspace
 
 CPU = torch.device("cpu")
 

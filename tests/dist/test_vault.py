@@ -15,11 +15,11 @@ from remesh.actors.vault_server import VaultServer
 from remesh.actors.vault_shelf import Shelf
 from remesh.orchestrator.control.records import FreshState, Held, VaultSlot
 from remesh.orchestrator.control.timers import Timers
-from remesh.parallel.engine import Engine
-from remesh.parallel.errors import GroupError, SlotError
-from remesh.parallel.layout import Layout
-from remesh.parallel.restore import share_state
-from remesh.parallel.slots import SlotSource
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.plan.errors import GroupError, SlotError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.spec import ZeroSpec
 
 TOKEN = "0123456789abcdef" * 2

@@ -10,8 +10,8 @@ import pytest
 import torch
 from small_engine import spec, started, work_of
 
-from remesh.parallel.layout import Layout
-from remesh.parallel.model.config import ModelConfig
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import Precision, Recompute, ZeroSpec
 
 NUM_STEPS = 2

@@ -11,11 +11,11 @@ import pytest
 import torch
 from small_engine import spec, started, work_of
 
-from remesh.parallel.layout import Layout
-from remesh.parallel.model.config import ModelConfig, num_parameters
-from remesh.parallel.schedules import Vote, data_parallel_schedule
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig, num_parameters
+from remesh.parallel.plan.schedules import Vote, data_parallel_schedule
 from remesh.parallel.spec import Precision, ZeroSpec
-from remesh.parallel.vote import Ballot
+from remesh.parallel.step.vote import Ballot
 
 NUM_RANKS = 4
 MODEL = ModelConfig(

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from remesh.parallel.engine import Engine, Work
-from remesh.parallel.fence import Fence
-from remesh.parallel.mesh import Mesh
-from remesh.parallel.model.config import ModelConfig, num_parameters
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.groups.store import StoreClient, StoreServer
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.rendezvous import Rendezvous
+from remesh.parallel.plan.model_config import ModelConfig, num_parameters
 from remesh.parallel.spec import EngineSpec, Precision
-from remesh.parallel.store import StoreClient, StoreServer
+from remesh.parallel.step.engine import Engine, Work
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -28,7 +28,7 @@ def tell(line):
 
 
 def test_a_group_of_one_rank_is_ended_and_built_again():
-    from remesh.parallel.nccl import build_nccl  # noqa: PLC0415 - it needs a build with NCCL
+    from remesh.parallel.groups.nccl import build_nccl  # noqa: PLC0415 - it needs a build with NCCL
 
     server = StoreServer.open(HOST)
     times_s = []

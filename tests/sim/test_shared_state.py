@@ -16,7 +16,7 @@ from remesh.orchestrator.sim.simulation import (
     simulate,
 )
 from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 TENSOR = Shape(max_dp=2, tp=2)
 SHARDED = Shape(max_dp=4, zero_stage=3)

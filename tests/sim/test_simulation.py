@@ -21,7 +21,7 @@ from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, Fault
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.world import InvariantError, Settings
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 SEEDS = range(50)
 SETTINGS = Settings(steps=30, every=10, step_s=0.13)

@@ -21,7 +21,7 @@ from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.vault import Vault
 from remesh.orchestrator.sim.world import InvariantError, Settings, World
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 SHARDED = Shape(max_dp=4, zero_stage=3)
 STEP_S = 0.3

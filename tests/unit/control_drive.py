@@ -4,7 +4,7 @@ from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import StepRecord
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 
 def records(first, last, ended_s):

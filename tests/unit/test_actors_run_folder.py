@@ -14,7 +14,7 @@ from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage import TEMPORARY
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.errors import UserError
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,

@@ -9,7 +9,7 @@ from remesh.actors.saver import Saver
 from remesh.orchestrator.control.events import FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
-from remesh.parallel.state.manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import decode_shard
 
 REF = CheckpointRef(step=20, generation=3)

@@ -16,11 +16,11 @@ from remesh.actors.vault_shelf import Claim, Shelf
 from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault_wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
 from remesh.orchestrator.control.records import Held
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import lay_out
-from remesh.parallel.state.manifest import CheckpointRef
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 SIZE_BYTES = 5000
 

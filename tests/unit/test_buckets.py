@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.parallel.buckets import plan_buckets, plan_flat, plan_visits, take_turns
-from remesh.parallel.pieces import CHUNK, Pieces
+from remesh.parallel.plan.buckets import plan_buckets, plan_flat, plan_visits, take_turns
+from remesh.parallel.plan.pieces import CHUNK, Pieces
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 40), "b.bias": (4,)}
 LAYER = {"w": (10, 64), "n": (64,)}

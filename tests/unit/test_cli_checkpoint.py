@@ -10,21 +10,21 @@ import torch
 
 import remesh.actors.exporting
 import remesh.actors.importing
-import remesh.parallel.engine  # noqa: F401 - at collection, not within a test's budget
+import remesh.parallel.step.engine  # noqa: F401 - at collection, not within a test's budget
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage import LocalStorage
 from remesh.cli.main import main
 from remesh.orchestrator.job import load_job
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
-from remesh.parallel.model.convert import write_model
+from remesh.parallel.files.convert import write_model
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.state.checkpoint import commit, committed, read_manifest
-from remesh.parallel.state.manifest import (
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
     DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 MODEL = ModelConfig(

@@ -12,8 +12,8 @@ from remesh.orchestrator.control.ledger import Ledger, Span
 from remesh.orchestrator.control.lineage import Lineage
 from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
-from remesh.parallel.layout import Layout
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.state.root_manifest import ShardFile
 
 OPTIONS = Options(steps=10, max_dp=1)
 

@@ -13,7 +13,7 @@ from remesh.orchestrator.control.phases import ENDED, MOVES, Phase, check_move
 from remesh.orchestrator.control.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.recovery import decide_restore
 from remesh.orchestrator.control.timers import Deadlines, Timers, expired
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 
 def lineage(*chain):

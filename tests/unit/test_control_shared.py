@@ -18,7 +18,7 @@ from remesh.orchestrator.control.records import (
 from remesh.orchestrator.control.recovery import decide_restore
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.plan.shape import Shape
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 SAVED = CheckpointState(step=40, name="step-40")
 FOUR = (("head", 2), ("b", 2))

@@ -18,7 +18,7 @@ from remesh.orchestrator.control.options import Options
 from remesh.orchestrator.control.records import Held, PeerState, StepRecord, VaultSlot
 from remesh.orchestrator.control.recovery import slot_label
 from remesh.orchestrator.control.state import State
-from remesh.parallel.state.manifest import ShardFile
+from remesh.parallel.state.root_manifest import ShardFile
 
 TRACES = sorted((Path(__file__).parent.parent / "traces").glob("*.txt"))
 

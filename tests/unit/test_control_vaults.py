@@ -19,7 +19,7 @@ from remesh.orchestrator.control.records import (
 from remesh.orchestrator.control.recovery import decide_restore, slot_label
 from remesh.orchestrator.control.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.control.tally import Tally
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 FOUR = (("head", 2), ("b", 2))
 SAVED = CheckpointState(step=40, name="step-40")

@@ -1,9 +1,9 @@
 import pytest
 
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
-from remesh.parallel.model.convert_config import config_of, model_of
-from remesh.parallel.model.convert_names import hugging_face_name, names_in
+from remesh.parallel.files.convert_config import config_of, model_of
+from remesh.parallel.files.convert_names import hugging_face_name, names_in
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 
 SIZES = {
     "num_layers": 2,

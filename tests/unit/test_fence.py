@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from remesh.parallel.errors import Cancelled
-from remesh.parallel.fence import Fence
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.plan.errors import Cancelled
 
 
 def test_a_raised_fence_ends_this_generation_and_all_before_it():

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from remesh.parallel.errors import LayoutError
+from remesh.parallel.files.fused import Fused
+from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.state.fragments import Fragment, cover_problems, whole
-from remesh.parallel.state.fused import Fused
 from remesh.parallel.state.reshard import by_name, reshard
 
 GATE_UP = Fused(name="gate_up", parts={"gate": 4, "up": 4})

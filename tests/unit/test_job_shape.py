@@ -9,7 +9,7 @@ from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.job import load_job
 from remesh.orchestrator.plan.shape import Shape, spare_reason
 from remesh.orchestrator.run import RunOptions
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 

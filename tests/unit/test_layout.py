@@ -2,8 +2,8 @@ from dataclasses import astuple
 
 import pytest
 
-from remesh.parallel.errors import LayoutError
-from remesh.parallel.layout import Coordinate, Layout, infer_layout
+from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.layout import Coordinate, Layout, infer_layout
 
 
 def test_world_size_is_the_product_and_each_rank_has_its_own_place():

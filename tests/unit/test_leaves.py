@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from remesh.parallel import leaves
-from remesh.parallel.errors import LayoutError
+from remesh.parallel.plan import leaves
+from remesh.parallel.plan.errors import LayoutError
 
 
 def reference(values, start, size):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.state.manifest import (
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.state.root_manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointManifest,
     CheckpointRef,
@@ -189,8 +189,8 @@ def test_the_later_step_is_newer_and_then_the_later_generation():
 
 def test_the_pure_files_of_the_model_and_of_checkpoints_need_no_torch():
     code = (
-        "import sys, remesh.parallel.model.config, remesh.parallel.state.fragments, "
-        "remesh.parallel.state.manifest, remesh.parallel.state.storage; "
+        "import sys, remesh.parallel.plan.model_config, remesh.parallel.state.fragments, "
+        "remesh.parallel.state.root_manifest, remesh.parallel.state.storage; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,7 @@
 import pytest
 
-from remesh.parallel.errors import LayoutError
-from remesh.parallel.model.config import (
+from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.model_config import (
     ModelConfig,
     block_parameters,
     num_parameters,

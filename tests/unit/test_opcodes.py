@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from remesh.parallel.errors import CheckpointError
-from remesh.parallel.state.opcodes import Made, Named, plain_data
+from remesh.parallel.files.opcodes import Made, Named, plain_data
+from remesh.parallel.plan.errors import CheckpointError
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from remesh.orchestrator.job_tables import ModelTable, ParallelTable, TrainTable
 from remesh.orchestrator.plan.dataset import check_dataset
 from remesh.orchestrator.plan.legality import degree_problems
 from remesh.orchestrator.plan.planner import plan
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 

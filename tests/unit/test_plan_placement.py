@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.plan.placement import Device, local_ranks, place
-from remesh.parallel.layout import Layout
+from remesh.parallel.plan.layout import Layout
 
 
 def devices(nodes, **values):

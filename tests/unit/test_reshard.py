@@ -278,7 +278,7 @@ def test_one_of_16384_ranks_asks_only_for_the_tensors_that_it_wants():
 
 def test_the_planner_needs_no_torch():
     code = (
-        "import sys, remesh.parallel.state.reshard, remesh.parallel.state.fused, "
+        "import sys, remesh.parallel.state.reshard, remesh.parallel.files.fused, "
         "remesh.parallel.state.writers; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

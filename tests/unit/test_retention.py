@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from remesh.parallel.state.manifest import CheckpointRef
 from remesh.parallel.state.retention import (
     MAX_BACK_STEPS,
     MIN_BACK_STEPS,
     Retention,
     retained,
 )
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 
 def refs(*steps, generation=1):

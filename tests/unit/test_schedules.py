@@ -1,7 +1,7 @@
 import pytest
 
-from remesh.parallel.errors import ScheduleError
-from remesh.parallel.schedules import (
+from remesh.parallel.plan.errors import ScheduleError
+from remesh.parallel.plan.schedules import (
     Backward,
     Forward,
     KeepCompany,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.parallel.errors import LayoutError
-from remesh.parallel.model.config import ModelConfig, parameter_shapes
-from remesh.parallel.shares import share_problems, tensor_shares
+from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.plan.shares import share_problems, tensor_shares
 
 SIZES = {
     "num_layers": 1,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from remesh.parallel.store import StoreClient, StoreServer
+from remesh.parallel.groups.store import StoreClient, StoreServer
 
 HOST = "127.0.0.1"
 

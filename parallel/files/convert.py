@@ -1,0 +1,189 @@
+"""Llama and Qwen3 in Hugging Face's files: a config.json and one or more safetensors files.
+
+Only safetensors are read. A pytorch_model.bin is a pickle, a program that may do anything when it
+is loaded; whoever trusts one can turn it into safetensors where it comes from.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.files.convert_config import config_of, model_of
+from remesh.parallel.files.convert_names import head_beside, hugging_face_name, names_in
+from remesh.parallel.files.foreign import Stored, safetensors_file
+from remesh.parallel.files.weights import Weights, check_tied, weights_of
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.headers import DTYPES
+from remesh.parallel.state.shards import bytes_of
+from remesh.parallel.state.storage import Storage
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_FILE_BYTES = 2 * 10**9
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+_MAX_JSON_BYTES = 64 * 2**20
+_MAX_JSON_VALUES = 2_000_000
+
+Read = Callable[[list[Fragment]], Mapping[Fragment, Tensor]]
+
+
+def read_model(storage: Storage, seq_len: int) -> ModelConfig:
+    """The model that lies in a folder, for sequences of this length.
+
+    Raises: CheckpointError, LayoutError, each with the cure.
+    """
+    return model_of(_json(storage, CONFIG), seq_len)
+
+
+def open_weights(storage: Storage, config: ModelConfig) -> Weights:
+    """The weights of a folder, as this model. Cost: the headers, and a tied head if there is one.
+
+    Raises: CheckpointError with the cure; for pickles too, by name and unread.
+    """
+    stored = {one.fragment.name: one for one in _all_stored(storage)}
+    names = names_in(stored, config)
+    weights = weights_of(storage, (stored[theirs] for theirs in names.values()), names, config)
+    head = head_beside(names)
+    if config.tied and head in stored:
+        check_tied(weights, [stored[head]])
+    return weights
+
+
+def write_model(
+    storage: Storage,
+    config: ModelConfig,
+    read: Read,
+    dtype: str = "float32",
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> list[str]:
+    """Writes a model as `from_pretrained` reads it, config.json last; the names of the files.
+
+    `read` gives weights by fragment, in fp32; they are rounded to `dtype`.
+    Cost: memory for a file and its weights in fp32.
+    Raises: CheckpointError if Hugging Face has no such model.
+    """
+    values = config_of(config, dtype)
+    fragments = [whole(name, shape, dtype) for name, shape in parameter_shapes(config).items()]
+    files = list(_files(fragments, max_file_bytes))
+    paths = [_file_name(number, len(files)) for number in range(1, len(files) + 1)]
+    for path, parts in zip(paths, files, strict=True):
+        storage.put(path, _encoded(parts, read))
+    if len(files) > 1:
+        weight_map = {
+            hugging_face_name(part.name): path
+            for path, parts in zip(paths, files, strict=True)
+            for part in parts
+        }
+        size = sum(part.num_bytes for part in fragments)
+        storage.put(INDEX, _text({"metadata": {"total_size": size}, "weight_map": weight_map}))
+        paths.append(INDEX)
+    storage.put(CONFIG, _text(values))
+    return [*paths, CONFIG]
+
+
+def refuse_pickles(names: Iterable[str]) -> None:
+    """Raises: CheckpointError if one of these files is a pickle by its name."""
+    pickle = next((name for name in names if name.endswith(PICKLES)), None)
+    if pickle is not None:
+        raise CheckpointError(
+            f"{pickle} is a pickle, which may run any program and is never read; save the model "
+            "as safetensors where it comes from: model.save_pretrained(DIR)"
+        )
+
+
+def _all_stored(storage: Storage) -> Iterator[Stored]:
+    found = [path for path in storage.list("") if "/" not in path]
+    if INDEX in found:
+        yield from _indexed(storage)
+    elif SINGLE in found:
+        yield from safetensors_file(storage, SINGLE).stored
+    else:
+        refuse_pickles(found)
+        raise CheckpointError(f"there is neither {INDEX} nor {SINGLE}; name the folder of a model")
+
+
+def _indexed(storage: Storage) -> Iterator[Stored]:
+    weight_map = _json(storage, INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{INDEX} has no weight_map; fetch it again")
+    for path in sorted(set(map(str, weight_map.values()))):
+        refuse_pickles([path])
+        if "/" in path or "\\" in path or not path.endswith(".safetensors"):
+            raise CheckpointError(f"{INDEX} names {path!r}, no safetensors file beside it")
+        stored = safetensors_file(storage, path).stored
+        here = {one.fragment.name for one in stored}
+        lost = [name for name, place in weight_map.items() if place == path and name not in here]
+        if lost:
+            raise CheckpointError(f"{path} lacks {lost[0]}, which {INDEX} promises; fetch it again")
+        yield from (one for one in stored if weight_map.get(one.fragment.name) == path)
+
+
+def _json(storage: Storage, path: str) -> dict[str, Any]:
+    try:
+        encoded = storage.get_range(path, 0, _MAX_JSON_BYTES + 1)
+        values = parse(encoded, max_bytes=_MAX_JSON_BYTES, max_values=_MAX_JSON_VALUES)
+    except FileNotFoundError:
+        refuse_pickles(name for name in storage.list("") if "/" not in name)
+        raise CheckpointError(f"there is no {path}; name the folder of a model") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is {error}; fetch it again") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} is no JSON object; fetch it again")
+    return values
+
+
+def _files(fragments: Iterable[Fragment], max_bytes: int) -> Iterator[list[Fragment]]:
+    """In the model's order, as many in one file as have room."""
+    file: list[Fragment] = []
+    for fragment in fragments:
+        if file and sum(part.num_bytes for part in file) + fragment.num_bytes > max_bytes:
+            yield file
+            file = []
+        file.append(fragment)
+    yield file
+
+
+def _file_name(number: int, count: int) -> str:
+    return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def _encoded(parts: Iterable[Fragment], read: Read) -> bytearray:
+    """One file: the header, then the tensors in order. Laid out here to hold each byte once."""
+    places: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for part in parts:
+        places[hugging_face_name(part.name)] = {
+            "dtype": DTYPES[part.dtype][0],
+            "shape": part.sizes,
+            "data_offsets": (at, at + part.num_bytes),
+        }
+        at += part.num_bytes
+    header = json.dumps(places, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    encoded = bytearray(8 + len(header) + at)
+    encoded[: 8 + len(header)] = len(header).to_bytes(8, "little") + header
+    _fill(memoryview(encoded)[8 + len(header) :], list(parts), read)
+    return encoded
+
+
+def _fill(room: memoryview, parts: list[Fragment], read: Read) -> None:
+    masters = [whole(part.name, part.sizes, "float32") for part in parts]
+    found = read(masters)
+    at = 0
+    for part, master in zip(parts, masters, strict=True):
+        dtype: torch.dtype = getattr(torch, part.dtype)
+        tensor = found[master].to(dtype).contiguous()
+        room[at : at + part.num_bytes] = bytes_of(tensor).data
+        at += part.num_bytes
+
+
+def _text(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()

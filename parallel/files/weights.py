@@ -1,0 +1,84 @@
+"""Weights in other people's files as what a rank wants of the state."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.files.convert_names import EMBEDDING
+from remesh.parallel.files.foreign import Stored, read_stored
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.state.fragments import Fragment, cover_problems
+from remesh.parallel.state.shards import empty
+from remesh.parallel.state.storage import Storage
+
+_FLOATS = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Where every weight of a model lies, by our names. Nothing but headers has been read."""
+
+    storage: Storage
+    stored: tuple[Stored, ...]
+
+    def read(self, want: Sequence[Fragment]) -> dict[Fragment, Tensor]:
+        """Boxes of the weights, in the dtypes that they name. Cost and errors: `read_stored`."""
+        return read_stored(self.storage, self.stored, want)
+
+    def start(self, want: Iterable[Fragment]) -> dict[Fragment, Tensor]:
+        """Boxes of the state at step 0: these weights, moments and counts 0."""
+        names = {one.fragment.name for one in self.stored}
+        wanted = list(want)
+        found = self.read([box for box in wanted if box.name in names])
+        rest = (box for box in wanted if box.name not in names)
+        return found | {box: empty(box).zero_() for box in rest}
+
+
+def weights_of(
+    storage: Storage, stored: Iterable[Stored], names: Mapping[str, str], config: ModelConfig
+) -> Weights:
+    """Those of a model of which each parameter is called otherwise in the files.
+
+    Raises: CheckpointError if one has another shape, or is there in part only.
+    """
+    ours = {theirs: name for name, theirs in names.items()}
+    found = tuple(_renamed(one, ours[one.fragment.name]) for one in stored)
+    shapes = parameter_shapes(config)
+    for one in found:
+        if one.fragment.dtype not in _FLOATS:
+            raise CheckpointError(
+                f"{one.path}: {names[one.fragment.name]} is {one.fragment.dtype}; use weights in "
+                f"one of {', '.join(_FLOATS)}"
+            )
+        name, shape = one.fragment.name, one.fragment.global_shape
+        if shape != shapes[name]:
+            raise CheckpointError(
+                f"{one.path}: {names[name]} has the shape {shape}, and the model wants "
+                f"{shapes[name]} for {name}; set the [model] table to the model that is there"
+            )
+    problems = cover_problems(one.fragment for one in found)
+    if problems:
+        raise CheckpointError(f"the files are not complete: {problems[0]}; fetch them again")
+    return Weights(storage=storage, stored=found)
+
+
+def check_tied(weights: Weights, head: Collection[Stored]) -> None:
+    """A tied model whose files hold a head too: it has to be the embedding, to the bit.
+
+    Cost: reads both. Raises: CheckpointError.
+    """
+    wanted = [one.fragment for one in head]
+    for theirs, tensor in read_stored(weights.storage, head, wanted).items():
+        mine = replace(theirs, name=EMBEDDING)
+        if not torch.equal(tensor, weights.read([mine])[mine]):
+            raise CheckpointError(
+                f"the model is tied, but its {theirs.name} is not the embedding; set model.tied to "
+                "false, and tie_word_embeddings where there is a config.json"
+            )
+
+
+def _renamed(one: Stored, name: str) -> Stored:
+    return replace(one, fragment=replace(one.fragment, name=name))

@@ -1,0 +1,86 @@
+"""Forms a process group in a thread that can be left behind.
+
+While a group forms there may be no connection to shut yet (the peer that ought to connect is dead).
+So the forming runs in a thread of its own, which is left behind when the fence rises or the time is
+up: it touches no tensor, and what it has built is dropped.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import distributed as dist
+
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.gloo import build_gloo
+from remesh.parallel.groups.nccl import build_nccl
+from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.groups.store import StoreClient
+from remesh.parallel.plan.errors import GroupError
+
+_POLL_S = 0.005
+
+
+@dataclass(slots=True, kw_only=True)
+class Formed:
+    """A raw process group, and what ends all of its operations, from any thread."""
+
+    process_group: dist.ProcessGroup
+    end: Callable[[], None]
+
+
+class Forming:
+    """One attempt to form a group, in a thread that can be left behind."""
+
+    def __init__(self, rendezvous: Rendezvous) -> None:
+        self._rendezvous = rendezvous
+        self._done = threading.Event()
+        self._left = threading.Event()
+        self._client: StoreClient | None = None
+        self._formed: Formed | None = None
+        self._failure = ""
+
+    def wait(self, fence: Fence) -> Formed:
+        deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
+        threading.Thread(target=self._run, name="form", daemon=True).start()
+        try:
+            while not self._done.wait(_POLL_S):
+                fence.check(self._rendezvous.generation)
+                if time.monotonic() > deadline_s:
+                    raise GroupError(f"{self._who()} waited {self._rendezvous.form_timeout_s:g} s")
+        finally:
+            self._left.set()
+            if self._client is not None:
+                self._client.close()
+        if self._formed is None:
+            raise GroupError(f"{self._who()}: {self._failure}")
+        return self._formed
+
+    def _who(self) -> str:
+        r = self._rendezvous
+        return f"rank {r.rank} of {r.size} could not form generation {r.generation}"
+
+    def _run(self) -> None:
+        r = self._rendezvous
+        prefix = f"generation-{r.generation}/{r.name}"
+        try:
+            self._client = StoreClient.connect(
+                r.host, r.port, prefix=prefix, timeout_s=r.form_timeout_s
+            )
+            if self._left.is_set():
+                self._client.close()
+                return
+            build = build_gloo if r.device == "cpu" else build_nccl
+            process_group, end = build(r, self._client)
+            self._formed = Formed(process_group=process_group, end=end)
+        except (RuntimeError, OSError, ValueError) as error:
+            self._failure = reason(error)
+        finally:
+            self._done.set()
+
+
+def reason(error: Exception) -> str:
+    """What the backend says, without its source line and its greeting."""
+    text = str(error).partition("\n")[0].partition(". This is typically")[0]
+    return text.partition("] ")[2] if text.startswith("[/") else text

@@ -1,0 +1,78 @@
+"""State from the other ranks: the cheapest way back, and the way to another layout.
+
+What no rank holds comes from snapshots in the memory of nodes, read by those who want it.
+
+Every rank tells which part of the state it holds and at which step. What each lacks then follows
+from the layouts alone, on all ranks alike, and one exchange moves it: from replicas to a rank that
+joined, or from everybody to everybody when the layout changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+
+import torch
+
+from remesh.parallel.groups.collectives import all_gather
+from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.exchange import ROUND_BYTES, Exchange
+from remesh.parallel.holding.shard_state import Cut, ShardState
+from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.step.engine import Engine, Holding
+
+
+def share_state(
+    engine: Engine,
+    mesh: Mesh,
+    holding: Holding | None,
+    at_step: int,
+    slots: Sequence[SlotSource] = (),
+    *,
+    round_bytes: int = ROUND_BYTES,
+) -> None:
+    """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
+
+    All ranks call it, after `Engine.form`, with what they held before and the same slots. A rank
+    that has its part already keeps it. What arrives from ranks is copied, never received in place:
+    an exchange that is left behind may still write. A failed exchange leaves everyone with what it
+    held.
+
+    Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
+    """
+    if holding is not None and holding.at_step != at_step:
+        holding = None
+    try:
+        held = _announce(mesh.world, holding)
+        wanted = {rank: Cut.at(engine.spec, mesh.layout, mesh.shard.size, rank) for rank in held}
+        lacking = {rank: cut for rank, cut in wanted.items() if held[rank] != cut}
+        if lacking:
+            exchange = Exchange(engine.spec, mesh.world, held, lacking, slots, round_bytes)
+            exchange.run(holding, engine.shard_state)
+        if holding is not None and mesh.world.rank not in lacking:
+            _copy(holding.state, engine.shard_state)
+    except BaseException:
+        engine.put_back(holding)
+        raise
+    engine.loaded(at_step)
+
+
+def _announce(group: Group, holding: Holding | None) -> dict[int, Cut | None]:
+    """Which part of the state each rank holds, None for none."""
+    own = torch.zeros(len(fields(Cut)), dtype=torch.int64)
+    if holding is not None:
+        own = torch.tensor(astuple(holding.state.cut))
+    told = own.new_empty(group.size * len(own))
+    all_gather(group, told, own)
+    rows = told.view(group.size, -1).tolist()
+    names = [part.name for part in fields(Cut)]
+    return {
+        rank: Cut(**dict(zip(names, row, strict=True))) if any(row) else None
+        for rank, row in enumerate(rows)
+    }
+
+
+def _copy(source: ShardState, target: ShardState) -> None:
+    """Between two memories that are cut alike; nothing where they are one."""
+    if source is not target:
+        for (_, old), (_, new) in zip(source.fragments(), target.fragments(), strict=True):
+            new.copy_(old)

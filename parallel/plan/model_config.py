@@ -1,0 +1,177 @@
+"""The shape of a decoder-only transformer as a value, and what follows from it without torch."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from remesh.parallel.plan.errors import LayoutError
+
+Norm = Literal["rms", "layer"]
+Positions = Literal["rope", "learned"]
+Activation = Literal["swiglu", "gelu"]
+Shapes = dict[str, tuple[int, ...]]
+
+_CHOICES = {
+    "norm": get_args(Norm),
+    "positions": get_args(Positions),
+    "activation": get_args(Activation),
+    "bias": (False, True),
+    "qk_norm": (False, True),
+    "tied": (False, True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Sizes and kind of the model. A head is `width / num_heads` wide; query heads share kv heads.
+
+    `bias` is that of every projection but the head; a layer norm has one anyway. `qk_norm` is an
+    RMS norm over each head of queries and keys. `tied` makes the embedding the head as well.
+
+    Raises: LayoutError, naming the values that would work.
+    """
+
+    num_layers: int
+    width: int
+    num_heads: int
+    num_kv_heads: int
+    ffn_width: int
+    vocab_size: int
+    seq_len: int
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    norm: Norm = "rms"
+    positions: Positions = "rope"
+    activation: Activation = "swiglu"
+    bias: bool = False
+    qk_norm: bool = False
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        problems = self.problems()
+        if problems:
+            raise LayoutError("; ".join(problems))
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.num_heads
+
+    @property
+    def kv_width(self) -> int:
+        return self.head_width * self.num_kv_heads
+
+    def problems(self) -> tuple[str, ...]:
+        """One sentence for each value that does not fit, each with its cure; empty when all fit."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        unfit = tuple(
+            f"{name}={value:g} is not positive; use a number above 0"
+            for name, value in values.items()
+            if name not in _CHOICES and not value > 0
+        )
+        unknown = tuple(
+            f"{name}={values[name]} is unknown; use {' or '.join(map(str, choices)).lower()}"
+            for name, choices in _CHOICES.items()
+            if values[name] not in choices
+        )
+        return unfit + unknown or self._head_problems() or self._kv_head_problems()
+
+    def _head_problems(self) -> tuple[str, ...]:
+        # RoPE turns pairs of channels, so that a head must be of even width.
+        pairs = self.positions == "rope"
+        workable = [n for n in _divisors(self.width) if not pairs or self.width // n % 2 == 0]
+        if self.num_heads in workable:
+            return ()
+        if not workable:
+            seen = f"width={self.width} is odd, and RoPE needs heads of even width"
+            return (f"{seen}; use an even one, or positions=learned",)
+        kind = "heads of even width" if pairs else "equal heads"
+        seen = f"num_heads={self.num_heads} does not cut width={self.width} into {kind}"
+        return (f"{seen}; use one of {_listed(workable)}",)
+
+    def _kv_head_problems(self) -> tuple[str, ...]:
+        workable = _divisors(self.num_heads)
+        if self.num_kv_heads in workable:
+            return ()
+        seen = f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
+        return (f"{seen}; use one of {_listed(workable)}",)
+
+
+def parameter_shapes(config: ModelConfig) -> Shapes:
+    """Name and full shape of every parameter, in the model's own order."""
+    return {name: shape for block in _blocks(config).values() for name, shape in block.items()}
+
+
+def block_parameters(config: ModelConfig) -> dict[str, tuple[str, ...]]:
+    """The same names by the block that computes with them: embedding, layers.0, ..., head."""
+    return {block: tuple(shapes) for block, shapes in _blocks(config).items()}
+
+
+def num_parameters(config: ModelConfig) -> int:
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
+
+
+def _blocks(config: ModelConfig) -> dict[str, Shapes]:
+    rows = (config.vocab_size, config.width)
+    embedding: Shapes = {"embedding.weight": rows}
+    if config.positions == "learned":
+        embedding["positions.weight"] = (config.seq_len, config.width)
+    blocks: dict[str, Shapes] = {"embedding": embedding}
+    for layer in range(config.num_layers):
+        block = f"layers.{layer}"
+        blocks[block] = {f"{block}.{name}": s for name, s in _layer_shapes(config).items()}
+    blocks["head"] = _norm_shapes(config, "norm")
+    if not config.tied:
+        blocks["head"]["head.weight"] = rows
+    return blocks
+
+
+def _layer_shapes(config: ModelConfig) -> Shapes:
+    return {
+        **_norm_shapes(config, "attention_norm"),
+        **_attention_shapes(config),
+        **_norm_shapes(config, "ffn_norm"),
+        **_ffn_shapes(config),
+    }
+
+
+def _norm_shapes(config: ModelConfig, name: str) -> Shapes:
+    parts = ("weight", "bias") if config.norm == "layer" else ("weight",)
+    return {f"{name}.{part}": (config.width,) for part in parts}
+
+
+def _attention_shapes(config: ModelConfig) -> Shapes:
+    width, kv_width = config.width, config.kv_width
+    shapes = {
+        **_linear_shapes(config, "attention.query", width, width),
+        **_linear_shapes(config, "attention.key", kv_width, width),
+        **_linear_shapes(config, "attention.value", kv_width, width),
+        **_linear_shapes(config, "attention.output", width, width),
+    }
+    if config.qk_norm:
+        shapes["attention.query_norm.weight"] = (config.head_width,)
+        shapes["attention.key_norm.weight"] = (config.head_width,)
+    return shapes
+
+
+def _ffn_shapes(config: ModelConfig) -> Shapes:
+    width, ffn_width = config.width, config.ffn_width
+    inward = ("gate", "up") if config.activation == "swiglu" else ("up",)
+    shapes: Shapes = {}
+    for name in inward:
+        shapes |= _linear_shapes(config, f"ffn.{name}", ffn_width, width)
+    return shapes | _linear_shapes(config, "ffn.down", width, ffn_width)
+
+
+def _linear_shapes(config: ModelConfig, name: str, num_out: int, num_in: int) -> Shapes:
+    shapes: Shapes = {f"{name}.weight": (num_out, num_in)}
+    if config.bias:
+        shapes[f"{name}.bias"] = (num_out,)
+    return shapes
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,313 @@
+"""Carries out a step: an interpreter of schedules, and the state that steps change.
+
+The state (master weights, both moments, a count of updates) is touched by one operation only, Step,
+which contains no wait: a rank that is fenced anywhere else holds its state at the step before,
+whole. Working weights are derived from it, and nobody has to restore them. A step whose loss or
+gradient is not finite on any rank is counted and skipped by all.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import assert_never
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.shard_state import Cut, ShardState
+from remesh.parallel.optim.adamw import AdamW, Rates
+from remesh.parallel.optim.clip import clip_factor
+from remesh.parallel.optim.lr import lr_at
+from remesh.parallel.plan.schedules import (
+    Backward,
+    Forward,
+    KeepCompany,
+    Operation,
+    Reduce,
+    Step,
+    Vote,
+    check_schedule,
+    data_parallel_schedule,
+)
+from remesh.parallel.spec import EngineSpec
+from remesh.parallel.state.fragments import Fragment
+from remesh.parallel.step.assembly import Assembly
+from remesh.parallel.step.norm import GradientNorm
+from remesh.parallel.step.passes import Passage
+from remesh.parallel.step.vote import LOSS_UNITS, Ballot, Outcome, vote
+from remesh.parallel.sums.partial import sum_partial_
+
+Tokens = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
+
+
+class Phase(IntEnum):
+    """Where a rank stands: between steps, inside the update, or anywhere else in a step."""
+
+    AT = 0
+    COMPUTING = 1
+    UPDATING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a rank needs for one step.
+
+    `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
+    and returns their digest: (high, low, count). `stamp(step, operation, phase)` is told where the
+    rank stands.
+
+    `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
+    whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
+    """
+
+    mesh: Mesh
+    fence: Fence
+    generation: int
+    fill: Callable[[int, Tokens], tuple[int, int, int]]
+    stamp: Callable[[int, int, int], None]
+    drain: bool = False
+    save: bool = False
+    sealed_step: int | None = None
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step did, the same on every rank. `applied` is False for a skipped update.
+
+    `stable_step` is the newest of which all ranks have a sealed snapshot, `snapshot` whether all
+    are ready to take one of this step.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    samples: int
+    digest: str
+    applied: bool
+    drain: bool
+    save: bool
+    stable_step: int | None = None
+    snapshot: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """A step on its way."""
+
+    step: int
+    work: Work
+    ballot: Ballot
+    passages: dict[int, Passage] = field(default_factory=dict)
+    gradients: list[Tensor] = field(default_factory=list)
+    norm: float = 0.0
+    outcome: Outcome | None = None
+    stable_step: int | None = None
+    result: StepResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A rank's part of the state at a step, as some mesh asked for it."""
+
+    state: ShardState
+    at_step: int
+
+
+class Engine:
+    """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
+
+    `form` comes first, and again in every new mesh.
+    """
+
+    def __init__(self, spec: EngineSpec, device: torch.device | None = None) -> None:
+        self.spec = spec
+        self.at_step: int | None = None
+        self._optimizer = AdamW(spec.adamw)
+        self._device = device or torch.device("cpu")
+        self._state: ShardState | None = None
+        self._assembly: Assembly | None = None
+        self._schedule: tuple[Operation, ...] = ()
+        self._tokens: Tokens = np.empty((spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16)
+
+    def form(self, mesh: Mesh) -> None:
+        """Prepares for steps in this mesh. State that is cut as the mesh asks for is kept.
+
+        Raises: LayoutError if the model cannot be cut so.
+        """
+        cut = Cut.of(self.spec, mesh)
+        if self._state is None or self._state.cut != cut:
+            self.at_step = None
+            self._state = ShardState(self.spec, cut, self._device)
+        self._assemble(mesh)
+
+    def reset(self) -> None:
+        """The state at step 0, drawn from the seed."""
+        self.at_step = None
+        self.shard_state.draw(self.spec.model, self.spec.seed)
+        self.assembly.expire()
+        self.at_step = 0
+
+    def step(self, step: int, work: Work) -> StepResult:
+        """Turns the state at `step` - 1 into the state at `step`, together with the mesh.
+
+        Raises: Cancelled or GroupError, with the state as it was; what `fill` raises.
+        """
+        assert self.at_step == step - 1, (self.at_step, step)
+        if self._assembly is None or self._assembly.mesh is not work.mesh:
+            self._assemble(work.mesh)
+        ballot = Ballot(drain=int(work.drain), save=int(work.save), unready=int(not work.ready))
+        progress = _Progress(step=step, work=work, ballot=ballot)
+        try:
+            self._run(progress)
+        except BaseException:
+            # An operation that was left behind may still write to what it was given.
+            self._assembly = None
+            raise
+        assert progress.result
+        return progress.result
+
+    @property
+    def shard_state(self) -> ShardState:
+        assert self._state, "form comes first"
+        return self._state
+
+    @property
+    def assembly(self) -> Assembly:
+        assert self._assembly, "form comes first"
+        return self._assembly
+
+    def fragments(self) -> list[tuple[Fragment, Tensor]]:
+        """All that this rank owns of the state, as views: copy them before the next step."""
+        return self.shard_state.fragments()
+
+    def load(self, found: Mapping[Fragment, Tensor], at_step: int) -> None:
+        """Takes over a state of exactly the fragments that this rank owns."""
+        self.at_step = None
+        for fragment, view in self.fragments():
+            view.copy_(found[fragment])
+        self.loaded(at_step)
+
+    def holding(self) -> Holding | None:
+        """The state as it is held now, to be kept while another mesh is formed."""
+        if self._state is None or self.at_step is None:
+            return None
+        return Holding(state=self._state, at_step=self.at_step)
+
+    def put_back(self, holding: Holding | None) -> None:
+        """Holds this state again, whatever has been formed since; None for no state."""
+        self._assembly = None
+        self.at_step = None
+        if holding is not None:
+            self._state, self.at_step = holding.state, holding.at_step
+
+    def loaded(self, at_step: int) -> None:
+        """Says that the fragments hold the state at this step now."""
+        if self._assembly:
+            self._assembly.expire()
+        self.at_step = at_step
+
+    def held_bytes(self) -> dict[str, int]:
+        """Memory by use, in bytes: master weights, moments, working weights, gradients, spare.
+
+        Between steps there are no gradients, but spare memory for those of the next one.
+        """
+        return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
+
+    def _assemble(self, mesh: Mesh) -> None:
+        assembly = Assembly(self.spec, self.shard_state, mesh)
+        portion, size = assembly.portion, self.spec.microbatches_per_leaf
+        self._schedule = data_parallel_schedule(portion, size)
+        check_schedule(self._schedule, portion, size)
+        self._assembly = assembly
+        self._norm = GradientNorm(self.shard_state, mesh, exact=self.spec.same_bits)
+        self._partial = self.shard_state.partial_spans()
+
+    def _run(self, progress: _Progress) -> None:
+        step, work = progress.step, progress.work
+        for number, operation in enumerate(self._schedule):
+            work.fence.check(work.generation)
+            updates = isinstance(operation, Step)
+            work.stamp(step, number, Phase.UPDATING if updates else Phase.COMPUTING)
+            self._carry_out(operation, progress)
+        work.stamp(step, len(self._schedule), Phase.AT)
+
+    def _carry_out(self, operation: Operation, progress: _Progress) -> None:
+        passes = self.assembly.passes
+        match operation:
+            case Forward(microbatch=microbatch):
+                self._forward(microbatch, progress)
+            case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
+                passes.backward(progress.passages.pop(microbatch), leaf, ends_leaf=ends_leaf)
+            case KeepCompany():
+                passes.keep_company(self.spec.microbatches_per_leaf)
+            case Reduce():
+                progress.gradients = self.assembly.accumulators.finish()
+                sum_partial_(progress.work.mesh.tensor, progress.gradients, self._partial)
+            case Vote():
+                self._vote(progress)
+            case Step():
+                progress.result = self._update(progress)
+            case _:
+                assert_never(operation)
+
+    def _forward(self, microbatch: int, progress: _Progress) -> None:
+        ballot = progress.ballot
+        first = microbatch * self.spec.microbatch
+        high, low, count = progress.work.fill(first, self._tokens)
+        tokens = torch.from_numpy(self._tokens.astype(np.int64)).to(self._device)
+        passage = self.assembly.passes.forward(tokens[:, :-1], tokens[:, 1:])
+        progress.passages[microbatch] = passage
+        value = passage.losses.cross_entropy.item()
+        ballot.nonfinite += not math.isfinite(value)
+        if progress.work.mesh.tensor.rank == 0:
+            ballot.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
+            ballot.tokens += passage.losses.num_tokens
+            ballot.samples += count
+            ballot.digest_high += high
+            ballot.digest_low += low
+
+    def _vote(self, progress: _Progress) -> None:
+        own, progress.stable_step = self._norm.measure(
+            progress.gradients, progress.work.sealed_step
+        )
+        progress.ballot.norm_units = own.units if self._norm.counts else 0
+        progress.outcome = vote(progress.work.mesh.world, progress.ballot)
+        total = replace(own, units=progress.outcome.norm_units) if self._norm.is_spread else own
+        progress.norm = total.root
+
+    def _update(self, progress: _Progress) -> StepResult:
+        outcome = progress.outcome
+        assert outcome
+        lr = lr_at(self.spec.lr, progress.step)
+        norm = progress.norm / outcome.tokens if outcome.tokens else 0.0
+        applied = outcome.finite and math.isfinite(norm) and outcome.tokens > 0
+        if applied:
+            self._apply(progress.gradients, lr, clip_factor(norm, self.spec.clip) / outcome.tokens)
+        self.assembly.accumulators.clear()
+        self.at_step = progress.step
+        return StepResult(
+            loss=outcome.loss,
+            grad_norm=norm,
+            lr=lr,
+            tokens=outcome.tokens,
+            samples=outcome.samples,
+            digest=outcome.digest,
+            applied=applied,
+            drain=outcome.drain,
+            save=outcome.save,
+            stable_step=progress.stable_step,
+            snapshot=outcome.snapshot and progress.stable_step is not None,
+        )
+
+    def _apply(self, gradients: list[Tensor], lr: float, factor: float) -> None:
+        state = self.shard_state
+        state.num_updates += 1
+        rates = Rates(lr=lr, factor=factor)
+        self._optimizer.update(state.shards, gradients, int(state.num_updates), rates)
+        self.assembly.expire()

@@ -1,0 +1,80 @@
+"""The norm of a gradient that lies in shards on many ranks, each parameter counted once."""
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.optim.clip import SquareSum, chunk_sums, largest_of, square_sum
+from remesh.parallel.plan.pieces import CHUNK
+
+_RUN = 1 << 17  # elements: a sum of so many squares in fp32 has five good digits
+
+
+class GradientNorm:
+    """Which chunks this rank counts, and how large a unit all ranks count in.
+
+    Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
+    replicas of a shard the first one. A rank that holds the whole gradient needs no other. Unless
+    it is `exact`, squares are added in whatever order is fast.
+    """
+
+    def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
+        self._exact = exact
+        self._world = mesh.world
+        self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
+        self._counted = _counted(state, mesh.tensor.rank) if mesh.tensor.size > 1 else None
+        self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
+        self.counts = self.is_spread and mesh.replica.rank == 0
+
+    def measure(
+        self, gradients: list[Tensor], sealed_step: int | None = None
+    ) -> tuple[SquareSum, int | None]:
+        """The sum of squares of what this rank counts; not a finite one where any rank has none.
+
+        With it, in the same message, the least of what all ranks give as `sealed_step`; they all
+        give one or none does. What other ranks count is looked at too: the copies are equal, unless
+        a fault spoils one.
+
+        Raises: Cancelled, GroupError.
+        """
+        sums = torch.cat([self._sums(gradient) for gradient in gradients])
+        own = largest_of(sums)
+        if self._counted is not None:
+            sums = sums[self._counted]
+        told = [own] if self.is_spread else []
+        told += [] if sealed_step is None else [-float(sealed_step)]
+        found = self._largest(told)
+        largest = found[0] if self.is_spread else own
+        stable_step = None if sealed_step is None else -int(found[-1])
+        return square_sum(sums, largest, self._num_chunks), stable_step
+
+    def _largest(self, told: list[float]) -> list[float]:
+        """Of each number the largest of all ranks."""
+        message = torch.tensor(told, dtype=torch.float64, device=self._world.device)
+        if told:
+            all_reduce_(self._world, message, "max")
+        numbers: list[float] = message.tolist()
+        return numbers
+
+    def _sums(self, gradient: Tensor) -> Tensor:
+        if self._exact or self._counted is not None:
+            return chunk_sums(gradient)
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        runs = [torch.linalg.vector_norm(run, dtype=wide) for run in torch.split(gradient, _RUN)]
+        return torch.stack(runs).double().square()
+
+
+def _counted(state: ShardState, tensor_rank: int) -> Tensor:
+    """A mask over the chunks of all own shards."""
+    masks = []
+    for number, (bucket, shard) in enumerate(zip(state.buckets, state.shards, strict=True)):
+        owned = state.owned(number)
+        mask = torch.zeros(shard.values.numel() // CHUNK, dtype=torch.bool)
+        for name, place in bucket.plan.places.items():
+            start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
+            if start < stop and state.shares[name].holders[0] == tensor_rank:
+                mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
+        masks.append(mask)
+    return torch.cat(masks).to(state.shards[0].values.device)

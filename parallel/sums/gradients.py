@@ -1,0 +1,137 @@
+"""Where backward puts gradients, and how those of a whole step become the sum that a rank owns.
+
+An accumulator is a flat buffer for the gradients of one bucket. A tied embedding has two: what the
+head adds and what the embedding adds meet only after the sums over all leaves, whether or not the
+two are on the same rank.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from remesh.parallel.plan.buckets import Place
+from remesh.parallel.sums.workspace import Workspace
+
+
+class GradientSum(Protocol):
+    """The sum of one accumulator over all leaves of all ranks.
+
+    `take` a buffer for each leaf, `add` it with the leaf's gradient in it; where `add` says that
+    something has begun, `advance` finishes it. All ranks call these in the same order.
+    """
+
+    def take(self) -> Tensor: ...
+
+    def add(self, leaf: int | None, gradient: Tensor | None) -> bool: ...
+
+    def advance(self) -> None: ...
+
+    def total(self) -> Tensor:
+        """The own shard of the sum, once a step, valid until `clear`."""
+        ...
+
+    def clear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Parameters of the model and their places in an accumulator of `size` elements.
+
+    Blocks from `first_block` to `last_block` contribute; backward comes to the first one last.
+    """
+
+    bucket: int
+    size: int
+    parameters: Mapping[str, nn.Parameter]
+    places: Mapping[str, Place]
+    first_block: int
+    last_block: int
+
+
+class Accumulators:
+    """The gradients of one step. `sums` belong to `slots`, one each."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        sums: Sequence[GradientSum],
+        workspace: Workspace,
+        compute: torch.dtype,
+    ) -> None:
+        self._slots = slots
+        self._sums = sums
+        self._workspace = workspace
+        self._compute = compute
+        self._buffers: dict[int, Tensor] = {}
+        self._scratch: dict[int, Tensor] = {}
+        self._started: deque[GradientSum] = deque()
+
+    def open(self, block: int) -> None:
+        """Makes room for the gradients of a block whose backward comes next."""
+        for number, slot in enumerate(self._slots):
+            if slot.last_block != block:
+                continue
+            if number not in self._buffers:
+                self._buffers[number] = self._sums[number].take()
+                if self._buffers[number].dtype == self._compute:
+                    _point(slot, self._buffers[number])
+            if self._buffers[number].dtype != self._compute:
+                size = self._buffers[number].numel()
+                self._scratch[number] = self._workspace.take_zeros(size, self._compute)
+                _point(slot, self._scratch[number])
+
+    def close(self, block: int, leaf: int | None, *, ends_leaf: bool) -> None:
+        """After the backward of a block: what it completes is added up and sent on its way.
+
+        `leaf` is None on a rank that only keeps the others company. Raises: Cancelled, GroupError.
+        """
+        for number, slot in enumerate(self._slots):
+            if slot.first_block == block:
+                self._take_in_scratch(number)
+                if ends_leaf:
+                    self._add(number, leaf)
+
+    def finish(self) -> list[Tensor]:
+        """The own shard of the whole gradient, by bucket. Raises: Cancelled, GroupError."""
+        while self._started:
+            self._started.popleft().advance()
+        totals: dict[int, Tensor] = {}
+        for slot, gradient_sum in zip(self._slots, self._sums, strict=True):
+            total = gradient_sum.total()
+            if slot.bucket in totals:
+                totals[slot.bucket].add_(total)
+            else:
+                totals[slot.bucket] = total
+        return [totals[bucket] for bucket in sorted(totals)]
+
+    def clear(self) -> None:
+        """Ends a step that was whole."""
+        for gradient_sum in self._sums:
+            gradient_sum.clear()
+
+    def _take_in_scratch(self, number: int) -> None:
+        scratch = self._scratch.pop(number, None)
+        if scratch is not None:
+            self._buffers[number].add_(scratch)
+            self._workspace.give(scratch)
+
+    def _add(self, number: int, leaf: int | None) -> None:
+        """One exchange is under way while the next bucket is computed."""
+        gradient_sum = self._sums[number]
+        while gradient_sum in self._started:  # the leaf before, of a model with one bucket
+            self._started.popleft().advance()
+        if gradient_sum.add(leaf, self._buffers.pop(number, None)):
+            self._started.append(gradient_sum)
+        while len(self._started) > 1:
+            self._started.popleft().advance()
+
+
+def _point(slot: Slot, flat: Tensor) -> None:
+    """Has the next backward add to `flat`."""
+    for name, parameter in slot.parameters.items():
+        place = slot.places[name]
+        parameter.grad = flat[place.start : place.stop].view(place.shape)

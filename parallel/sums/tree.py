@@ -1,0 +1,250 @@
+"""The gradient of a global batch, added up in an order that does not depend on who adds it.
+
+leaves.py says which additions; here they are done on the flat buffer of one bucket, cut into one
+piece a replica (pieces.py). Up to ZeRO 1 a rank adds its own leaves, keeps log2(leaves) + 1 buffers
+while it computes, and the ranks exchange nodes once a step. From ZeRO 2 on they exchange every
+leaf, as soon as it is there, and the owner of a piece keeps log2(leaves) + 1 pieces. Both add the
+same nodes in the same order.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from remesh.parallel.groups.collectives import start_all_gather, start_all_reduce_, start_all_to_all
+from remesh.parallel.groups.group import Operation
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.leaves import aligned_nodes, deal, push
+from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.sums.workspace import Workspace
+
+Node = tuple[range, Tensor]
+
+
+class TreeSum:
+    """Sums of one bucket; every rank adds the leaves that `deal` gives it, then all exchange.
+
+    Use: `take` and `add` for each leaf in order, `advance` after the last `add`, `total`.
+    """
+
+    def __init__(
+        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
+    ) -> None:
+        spans = deal(num_leaves, mesh.data.size)
+        self._pieces = pieces
+        self._num_leaves = num_leaves
+        self._mesh = mesh
+        self._workspace = workspace
+        self._dtype = dtype
+        self._nodes_of_ranks = [aligned_nodes(span, num_leaves) for span in spans]
+        self._last_leaf = spans[mesh.data.rank].stop - 1 if spans[mesh.data.rank] else None
+        self._nodes: list[Node] = []
+        self._received: Tensor | None = None
+        self._packed: Tensor | None = None
+        self._operation = Operation()
+
+    def take(self) -> Tensor:
+        """Zeros for the next leaf, with room for padding at the end."""
+        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
+
+    def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
+        """Takes a buffer back with the gradient of `leaf`; True if that starts the exchange.
+
+        A rank without any leaf calls it once, with nothing. Raises: Cancelled, GroupError.
+        """
+        if leaf is not None and gradient is not None:
+            node = (range(leaf, leaf + 1), gradient)
+            push(self._nodes, node, self._joined, self._num_leaves)
+        if leaf == self._last_leaf:
+            self._start()
+        return leaf == self._last_leaf
+
+    def advance(self) -> None:
+        """Finishes the exchange, adds up the own piece, and starts to gather the shard."""
+        self._operation.wait()
+        if self._received is None:
+            return
+        piece = self._add_up(self._received.view(-1, self._pieces.piece_size))
+        shard = self._home()[: piece.numel() * self._mesh.replica.size]
+        self._operation = start_all_gather(self._mesh.replica, shard, piece)
+        for buffer in (self._received, self._packed):  # the own piece lies in the shard by now
+            if buffer is not None:
+                self._workspace.give(buffer)
+        self._received = self._packed = None
+
+    def total(self) -> Tensor:
+        """The own shard of the sum over all leaves of all ranks. Valid until `clear`."""
+        self._operation.wait()
+        return self._home()[: self._pieces.shard_size]
+
+    def clear(self) -> None:
+        """Ends the step."""
+        for _, buffer in self._nodes:
+            self._workspace.give(buffer)
+        self._nodes.clear()
+
+    def _start(self) -> None:
+        """Sends each rank its piece of every node. Two ranks with a node each just add them."""
+        data = self._mesh.data
+        if data.size == 1:
+            return
+        if self._pieces.num_shards == 1 and [len(nodes) for nodes in self._nodes_of_ranks] == [
+            1,
+            1,
+        ]:
+            self._operation = start_all_reduce_(data, self._nodes[0][1])
+            return
+        piece_size, own = self._pieces.piece_size, len(self._nodes)
+        num_received = sum(len(nodes) for nodes in self._nodes_of_ranks)
+        self._received = self._workspace.take(num_received * piece_size, self._dtype)
+        self._operation = start_all_to_all(
+            data,
+            self._received,
+            self._pack(),
+            [len(nodes) * piece_size for nodes in self._nodes_of_ranks],
+            [own * piece_size] * data.size,
+        )
+
+    def _pack(self) -> Tensor:
+        """Pieces of all nodes by destination; a single node may lie so already."""
+        if len(self._nodes) == 1 and self._pieces.in_order:
+            return self._nodes[0][1]
+        num_pieces, piece_size = self._pieces.num_pieces, self._pieces.piece_size
+        size = len(self._nodes) * num_pieces * piece_size
+        self._packed = self._workspace.take(size, self._dtype)
+        rows = self._packed.view(num_pieces, len(self._nodes), piece_size)
+        for number, (_, gradient) in enumerate(self._nodes):
+            copy_by_destination(rows[:, number], gradient, self._pieces)
+        return self._packed
+
+    def _home(self) -> Tensor:
+        """Where the sum comes to lie: in the first node's buffer, which has been sent by then."""
+        if not self._nodes:
+            self._nodes.append((range(0), self.take()))
+        return self._nodes[0][1]
+
+    def _add_up(self, rows: Tensor) -> Tensor:
+        stack: list[Node] = []
+        spans = [span for nodes in self._nodes_of_ranks for span in nodes]
+        for span, row in zip(spans, rows, strict=True):
+            push(stack, (span, row), Tensor.add_, self._num_leaves)
+        [(_, piece)] = stack
+        return piece
+
+    def _joined(self, left: Tensor, right: Tensor) -> Tensor:
+        left.add_(right)
+        self._workspace.give(right)
+        return left
+
+
+class StreamedTreeSum:
+    """Sums of one bucket, exchanged leaf by leaf, for gradients that no rank keeps whole.
+
+    In round i the rank at position d on dp adds leaf i * dp + d, if there is one: so leaves arrive
+    at the owner of a piece in the tree's order, and siblings together. Use as TreeSum, with
+    `advance` after every `add`.
+    """
+
+    def __init__(
+        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
+    ) -> None:
+        self._pieces = pieces
+        self._num_leaves = num_leaves
+        self._mesh = mesh
+        self._workspace = workspace
+        self._dtype = dtype
+        self._round = 0
+        self._nodes: list[Node] = []
+        self._sent: list[Tensor] = []
+        self._received: Tensor | None = None
+        self._operation = Operation()
+
+    def take(self) -> Tensor:
+        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
+
+    def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
+        """Sends the pieces of a leaf to their owners; None for a round without one. Always True."""
+        data, piece_size = self._mesh.data, self._pieces.piece_size
+        self._received = self._workspace.take(len(self._leaves()) * piece_size, self._dtype)
+        self._sent = [] if gradient is None else [gradient, *self._packed(gradient)]
+        sent = self._sent[-1] if self._sent else self._received[:0]
+        self._operation = start_all_to_all(
+            data,
+            self._received,
+            sent,
+            [piece_size * (rank < len(self._leaves())) for rank in range(data.size)],
+            [piece_size * (leaf is not None)] * data.size,
+        )
+        return True
+
+    def advance(self) -> None:
+        """Takes in what has arrived in this round."""
+        self._operation.wait()
+        assert self._received is not None
+        rows = self._received.view(-1, self._pieces.piece_size)
+        for leaf, row in zip(self._leaves(), rows, strict=True):
+            push(self._nodes, (range(leaf, leaf + 1), row), self._joined, self._num_leaves)
+        self._nodes = [self._kept(node) for node in self._nodes]
+        for buffer in (*self._sent, self._received):
+            self._workspace.give(buffer)
+        self._sent, self._received = [], None
+        self._round += 1
+
+    def total(self) -> Tensor:
+        [(_, piece)] = self._nodes
+        replica = self._mesh.replica
+        if replica.size > 1:
+            shard = self._workspace.take(replica.size * self._pieces.piece_size, self._dtype)
+            start_all_gather(replica, shard, piece).wait()
+            self._workspace.give(piece)
+            self._nodes = [(range(self._num_leaves), shard)]
+        return self._nodes[0][1][: self._pieces.shard_size]
+
+    def clear(self) -> None:
+        for _, buffer in self._nodes:
+            self._workspace.give(buffer)
+        self._nodes, self._round = [], 0
+
+    def _leaves(self) -> range:
+        """The leaves of this round, one a rank from the first on."""
+        first = self._round * self._mesh.data.size
+        return range(first, min(first + self._mesh.data.size, self._num_leaves))
+
+    def _packed(self, gradient: Tensor) -> Sequence[Tensor]:
+        if self._pieces.in_order:
+            return ()
+        size = self._pieces.num_pieces * self._pieces.piece_size
+        packed = self._workspace.take(size, self._dtype)
+        copy_by_destination(packed.view(self._pieces.num_pieces, -1), gradient, self._pieces)
+        return (packed,)
+
+    def _joined(self, left: Tensor, right: Tensor) -> Tensor:
+        left.add_(right)
+        if not self._is_received(right):
+            self._workspace.give(right)
+        return left
+
+    def _kept(self, node: Node) -> Node:
+        """The node in a buffer of its own."""
+        span, row = node
+        if not self._is_received(row):
+            return node
+        kept = self._workspace.take(self._pieces.piece_size, self._dtype)
+        return span, kept.copy_(row)
+
+    def _is_received(self, row: Tensor) -> bool:
+        """Whether it lies among the rows of this round."""
+        assert self._received is not None
+        return row.untyped_storage().data_ptr() == self._received.untyped_storage().data_ptr()
+
+
+def copy_by_destination(rows: Tensor, gradient: Tensor, pieces: Pieces) -> None:
+    """Copies the pieces of `gradient` into rows, one for each position on dp."""
+    if pieces.in_order:
+        rows.copy_(gradient.view(rows.shape))
+        return
+    for position, row in enumerate(rows):
+        piece = pieces.piece(position)
+        row[: len(piece)] = gradient[piece.start : piece.stop]
+        row[len(piece) :] = 0
