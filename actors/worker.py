@@ -17,7 +17,7 @@ import ray
 from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec, VaultOrder
 from remesh.actors.stamps import Field, Stamps, folder_of
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.control.timers import Timers
 from remesh.orchestrator.errors import UserError

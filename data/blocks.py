@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.data.manifest import Block, Shard
 
 Tokens = npt.NDArray[np.uint16]

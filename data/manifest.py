@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"

@@ -19,8 +19,8 @@ import numpy as np
 import xxhash
 
 from remesh.data.blocks import TOKEN_BYTES, ShardWriter, Tokens
+from remesh.data.data_error import DataError
 from remesh.data.durable import TEMPORARY, durable_file
-from remesh.data.errors import DataError
 from remesh.data.manifest import MANIFEST, Manifest, Shard
 from remesh.data.sources import Source, find_source, read_pieces
 from remesh.data.stream import shard_reader

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 
 STDLIB = "python-stdlib"
 SEPARATOR = b"\0"

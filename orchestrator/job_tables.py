@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.data.skips import parse_skips
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 

@@ -14,7 +14,7 @@ import typer
 
 import remesh
 from remesh.cli import checkpoint, job_commands, node_commands
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.orchestrator.errors import RemeshError, UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 

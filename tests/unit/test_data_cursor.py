@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remesh.data.cursor import batch_positions
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.data.skips import Skips, parse_skips
 
 NONE = Skips()

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.data.manifest import Block, Manifest, Shard, parse_manifest
 
 

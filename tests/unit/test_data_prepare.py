@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from remesh.data.errors import DataError
+from remesh.data.data_error import DataError
 from remesh.data.manifest import MANIFEST, Manifest
 from remesh.data.prepare import BLOCK_BYTES, build
 from remesh.data.sources import find_source

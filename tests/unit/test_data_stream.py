@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from remesh.data.blocks import ShardReader, ShardWriter
+from remesh.data.data_error import DataError
 from remesh.data.digest import StepDigest, expected_digest
-from remesh.data.errors import DataError
 from remesh.data.manifest import Manifest
 from remesh.data.order import rows_of
 from remesh.data.prepare import build
