@@ -18,7 +18,7 @@ from remesh.actors.placement import group_name, remove_group
 from remesh.actors.processes import kill
 from remesh.actors.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name, sweep
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
 
 BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from remesh.actors.storage_url import open_storage
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, file_path, read_manifest, unreadable
 from remesh.parallel.state.headers import ShardHeader, read_header

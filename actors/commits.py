@@ -5,15 +5,15 @@ from importlib.metadata import version
 
 from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import RunFolder
-from remesh.orchestrator.control.commands import Commit
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words.commands import Commit
+from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
     CommitFailed,
     Event,
     StepsDone,
     WorkerParked,
 )
-from remesh.orchestrator.job_tables import CheckpointTable
+from remesh.orchestrator.job.tables import CheckpointTable
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, prune
 from remesh.parallel.state.retention import Retention

@@ -10,10 +10,10 @@ from typing import Any
 
 from remesh.actors.local_cluster import LocalCluster
 from remesh.actors.orders import HEAD, NAMESPACE, RunSpec, controller_name
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.errors import UnreachableError
-from remesh.orchestrator.job import Job
-from remesh.orchestrator.run import RunOptions
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UnreachableError
 
 CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
 REACH_LIMIT_S = 5.0

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any
 
-from remesh.orchestrator.errors import UnreachableError, UserError
+from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 ANSWER_LIMIT_S = 3.0
 

@@ -30,7 +30,10 @@ from remesh.actors.status_server import StatusServer
 from remesh.actors.takeover import begin, open_server
 from remesh.actors.watch import Watch
 from remesh.actors.wishes import Wishes
-from remesh.orchestrator.control.commands import (
+from remesh.orchestrator.accounts.snapshot import Snapshot
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.commands import (
     Announce,
     AskVaults,
     Command,
@@ -43,7 +46,7 @@ from remesh.orchestrator.control.commands import (
     ReleaseNode,
     StartWorker,
 )
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words.events import (
     CommitFailed,
     Event,
     NodeJoined,
@@ -55,12 +58,9 @@ from remesh.orchestrator.control.events import (
     VaultUp,
     WorkerLost,
 )
-from remesh.orchestrator.control.membership import WorkerState
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.snapshot import Snapshot
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
-from remesh.orchestrator.run import RunStatus
 from remesh.parallel.groups.store import StoreServer
 
 IDLE_S = 1.0

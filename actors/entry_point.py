@@ -3,8 +3,8 @@
 import json
 import os
 
-from remesh.orchestrator.errors import RemeshError
-from remesh.orchestrator.submission import Submission, read_metadata
+from remesh.orchestrator.job.submission import Submission, read_metadata
+from remesh.orchestrator.user_errors import RemeshError
 
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the process of a job, by that name
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from remesh.actors.checkpoints import Target
 from remesh.actors.storage_url import open_storage
 from remesh.actors.storage_watched import WatchedStorage
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig

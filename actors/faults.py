@@ -12,7 +12,7 @@ from typing import Any
 from remesh.actors.orders import RunSpec
 from remesh.actors.processes import kill, session_members
 from remesh.actors.storage import LocalStorage
-from remesh.orchestrator.faults import Kill
+from remesh.orchestrator.job.kills import Kill
 
 
 class Faults:

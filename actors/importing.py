@@ -15,8 +15,8 @@ from remesh.actors.exporting import Format
 from remesh.actors.journal_files import read_journals
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage_url import open_storage
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
 from remesh.parallel.files.weights import Weights
 from remesh.parallel.holding.shard_state import COUNT, MOMENTS

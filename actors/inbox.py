@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from remesh.actors.journal_files import JournalWriter
-from remesh.orchestrator.control.events import Event
+from remesh.orchestrator.control.words.events import Event
 
 
 class Inbox:

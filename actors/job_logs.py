@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from remesh.actors.jobs import Jobs, RayJob, find_ray_job
-from remesh.orchestrator.errors import UnreachableError
+from remesh.orchestrator.user_errors import UnreachableError
 
 RETRY_S = 0.5
 GAP_LIMIT_S = 120.0

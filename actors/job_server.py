@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from remesh.actors.entry_point import ENTRY_POINT
 from remesh.actors.jobs import STOP_LIMIT_S, RayJob
-from remesh.orchestrator.errors import RemeshError, UnreachableError, UserError
+from remesh.orchestrator.user_errors import RemeshError, UnreachableError, UserError
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, ClientWebSocketResponse

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from remesh.orchestrator.errors import RemeshError, UnreachableError, UserError
-from remesh.orchestrator.submission import Submission, read_metadata, submission_difference
+from remesh.orchestrator.job.submission import Submission, read_metadata, submission_difference
+from remesh.orchestrator.user_errors import RemeshError, UnreachableError, UserError
 
 ENDED = ("finished", "stopped", "failed")
 PASSED_ON = (2, 4, 143)

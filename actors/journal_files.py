@@ -15,9 +15,9 @@ from typing import Any
 
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event, NodeJoined
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import CheckpointState, FreshState
+from remesh.orchestrator.control.words.events import Event, NodeJoined
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 
 FOLDER = "journal"
 OPENED = "RunOpened"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from remesh.actors.processes import look
-from remesh.orchestrator.errors import UnreachableError
+from remesh.orchestrator.user_errors import UnreachableError
 
 FIRST_HOST = 2  # Ray rewrites 127.0.0.1
 LOOPBACK = "127.0.0.1"

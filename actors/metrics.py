@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from remesh.actors.picture import Picture, Samples
-from remesh.orchestrator.control.durations import Histogram
+from remesh.orchestrator.accounts.durations import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Held, Member, PeerState, Restore, VaultSlot
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.faults import Kill
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.records import Held, Member, PeerState, Restore, VaultSlot
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.job.kills import Kill
 from remesh.parallel.plan.layout import Layout
 
 NAMESPACE = "remesh"

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from remesh.orchestrator.control.membership import NodeState, WorkerState
-from remesh.orchestrator.control.phases import Phase
-from remesh.orchestrator.control.tally import Tally
-from remesh.orchestrator.control.view import View
+from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.accounts.view import View
+from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.words.phases import Phase
 from remesh.parallel.plan.layout import Layout
 
 AXES = tuple(asdict(Layout()))

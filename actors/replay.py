@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from remesh.actors.inbox import Inbox
 from remesh.actors.journal_files import Journal, JournalWriter
+from remesh.orchestrator.accounts.snapshot import Snapshot, SnapshotError, decode, encode
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.commands import Announce, Command, End
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.snapshot import Snapshot, SnapshotError, decode, encode
-from remesh.orchestrator.control.state import State
-from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.words.commands import Announce, Command, End
 
 EVERY = 10_000  # events, which take about a second to replay
 

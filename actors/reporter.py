@@ -4,8 +4,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from remesh.orchestrator.control.events import Event, StepsDone
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.words.events import Event, StepsDone
+from remesh.orchestrator.control.words.records import StepRecord
 
 EVERY_S = 1.0
 REMEMBERED = 4096

@@ -22,9 +22,9 @@ from remesh.actors.contact import Contact, ask
 from remesh.actors.journal_files import read_journals
 from remesh.actors.storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage_url import open_storage
-from remesh.orchestrator.control.records import CheckpointState
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import fingerprint_difference
+from remesh.orchestrator.control.words.records import CheckpointState
+from remesh.orchestrator.job.job import fingerprint_difference
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, read_manifest
 from remesh.parallel.state.storage import Storage

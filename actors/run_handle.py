@@ -8,9 +8,9 @@ from typing import Any
 
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import report_of
-from remesh.orchestrator.errors import UnreachableError
-from remesh.orchestrator.job import Job
-from remesh.orchestrator.run import RunStatus
+from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UnreachableError
 
 ANSWER_LIMIT_S = 30.0
 

@@ -11,10 +11,10 @@ from typing import Any
 from remesh.actors.metrics import CONTENT_TYPE, render
 from remesh.actors.picture import Picture
 from remesh.actors.status_server import Answers, Page, StatusServer
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event
-from remesh.orchestrator.control.tally import Tally
-from remesh.orchestrator.job_tables import MetricsTable
+from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.job.tables import MetricsTable
 
 Announce = Callable[[str], None]
 

@@ -12,15 +12,15 @@ from remesh.actors.orders import RunSpec
 from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
+from remesh.orchestrator.accounts.ledger import Ledger, Span
+from remesh.orchestrator.accounts.view import View
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event, WorkerReady
-from remesh.orchestrator.control.ledger import Ledger, Span
-from remesh.orchestrator.control.lineage import Lineage
-from remesh.orchestrator.control.view import View
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job
-from remesh.orchestrator.run import RunStatus
+from remesh.orchestrator.control.memory.lineage import Lineage
+from remesh.orchestrator.control.words.events import Event, WorkerReady
+from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
 

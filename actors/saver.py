@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from torch import Tensor
 
-from remesh.orchestrator.control.events import Event, FilesSaved, SaveFailed
+from remesh.orchestrator.control.words.events import Event, FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile, shard_file_name
 from remesh.parallel.state.shard_buffer import ShardBuffer

@@ -24,8 +24,8 @@ from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.vault_pace import Every, Pace
 from remesh.actors.vault_slots import SlotMemory, SlotState
 from remesh.actors.vault_wire import Line, Message, told_held
-from remesh.orchestrator.control.records import Held
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.state.fragments import Fragment

@@ -8,7 +8,7 @@ from remesh.actors.contact import ask, tell
 from remesh.actors.journal_files import Journal, read_journals
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import status_of
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from socketserver import ThreadingTCPServer
 from types import MappingProxyType
 from typing import Any
 
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 
 REQUEST_LIMIT_S = 10.0
 CLOSE_S = 0.1

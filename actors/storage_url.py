@@ -9,7 +9,7 @@ import fsspec
 from remesh.actors.storage import LocalStorage
 from remesh.actors.storage_patience import Patience
 from remesh.actors.storage_remote import OBJECT_STORES, RemoteStorage
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.storage import Storage
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region"}

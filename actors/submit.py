@@ -13,13 +13,13 @@ from remesh.actors.vault_wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.options import MANY_NODES, Options
-from remesh.orchestrator.control.records import CheckpointState, FreshState
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.options import MANY_NODES, Options
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.shape import Shape
-from remesh.orchestrator.run import RunOptions
+from remesh.orchestrator.user_errors import UserError
 
 
 def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:

@@ -16,12 +16,12 @@ from remesh.actors.orders import RunSpec
 from remesh.actors.replay import Replayed, replayed
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.status_server import Actions, Answers, StatusServer
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import ControllerRestarted, RunStarted
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.tally import Tally
-from remesh.orchestrator.errors import RemeshError
-from remesh.orchestrator.job_tables import MetricsTable
+from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.user_errors import RemeshError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

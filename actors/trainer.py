@@ -21,7 +21,8 @@ from remesh.actors.snapshots import Snapshots
 from remesh.actors.stamps import Field, Stamps
 from remesh.actors.vault_reader import reading
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import (
     Event,
     GroupBroken,
     RestoreFailed,
@@ -29,10 +30,9 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
     WorkerRestored,
 )
-from remesh.orchestrator.control.records import CheckpointState, PeerState, StepRecord
-from remesh.orchestrator.control.recovery import slot_label
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.control.words.records import CheckpointState, PeerState, StepRecord
+from remesh.orchestrator.control.words.recovery import slot_label
+from remesh.orchestrator.job.job import Job
 from remesh.parallel.groups.fence import Fence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous

@@ -18,9 +18,9 @@ from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name, sweep_all
 from remesh.actors.vault_memory import VaultMemory
 from remesh.actors.vault_server import VaultServer
 from remesh.actors.vault_shelf import Shelf
-from remesh.orchestrator.control.events import Event, VaultTold, VaultUp
-from remesh.orchestrator.control.records import VaultSlot
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import Event, VaultTold, VaultUp
+from remesh.orchestrator.control.words.records import VaultSlot
 
 
 class Vault:

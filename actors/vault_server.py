@@ -21,7 +21,7 @@ from remesh.actors.vault_wire import (
     counts,
     heard_held,
 )
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 MAX_CONNECTIONS = 1024

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple
 from typing import Any, Self
 
-from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.bounded_json import parse
 

@@ -19,9 +19,9 @@ from remesh.actors.trainer import Parts, Trainer
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.events import Event
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.job.job import Job
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig

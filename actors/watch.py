@@ -16,7 +16,8 @@ import ray
 from remesh.actors.orders import HEAD
 from remesh.actors.placement import Room
 from remesh.actors.private_ray import draining_nodes
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import (
     Event,
     NodeDraining,
     NodeJoined,
@@ -26,7 +27,6 @@ from remesh.orchestrator.control.events import (
     WorkerFrozen,
     WorkerLost,
 )
-from remesh.orchestrator.control.timers import Timers
 
 NODES_EVERY_S = 0.5
 DOMAINS = ("remesh/domain", "ray.io/gpu-domain")

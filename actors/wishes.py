@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
+from remesh.orchestrator.accounts.view import NodeView, View
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event, NodeDraining, ScaleRequested
-from remesh.orchestrator.control.membership import NodeState
-from remesh.orchestrator.control.options import MANY_NODES, Options
-from remesh.orchestrator.control.view import NodeView, View
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.control.memory.membership import NodeState
+from remesh.orchestrator.control.words.events import Event, NodeDraining, ScaleRequested
+from remesh.orchestrator.control.words.options import MANY_NODES, Options
+from remesh.orchestrator.user_errors import UserError
 
 LEFT = (NodeState.LEAVING, NodeState.DRAINED)
 

@@ -18,9 +18,9 @@ from remesh.actors.lives import Life
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec, VaultOrder
 from remesh.actors.stamps import Field, Stamps, folder_of
 from remesh.data.data_error import DataError
-from remesh.orchestrator.control.events import Event, WorkerErred, WorkerLost, WorkerReady
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import Event, WorkerErred, WorkerLost, WorkerReady
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 if TYPE_CHECKING:

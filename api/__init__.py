@@ -6,7 +6,7 @@ Names are loaded at first use: workers import `remesh.parallel` without paying f
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from remesh.orchestrator.job import Job, load_job
+    from remesh.orchestrator.job.job import Job, load_job
 
 __all__ = ["Job", "__version__", "load_job"]
 
@@ -14,7 +14,7 @@ __all__ = ["Job", "__version__", "load_job"]
 def __getattr__(name: str) -> Any:
     match name:
         case "Job" | "load_job":
-            from remesh.orchestrator import job  # noqa: PLC0415 - see above
+            from remesh.orchestrator.job import job  # noqa: PLC0415 - see above
 
             return getattr(job, name)
         case "__version__":

@@ -27,7 +27,7 @@ from torch.distributed.tensor import Placement, Replicate, Shard, zeros
 
 from remesh.actors.saver import Saver
 from remesh.actors.storage import LocalStorage
-from remesh.orchestrator.control.events import Event, FilesSaved
+from remesh.orchestrator.control.words.events import Event, FilesSaved
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import Fence
 from remesh.parallel.groups.mesh import Mesh

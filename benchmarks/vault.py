@@ -33,9 +33,9 @@ from remesh.actors.vault_reader import reading
 from remesh.actors.vault_server import VaultServer
 from remesh.actors.vault_shelf import Shelf
 from remesh.actors.warm_up import engine_spec
-from remesh.orchestrator.control.records import FreshState, Held, VaultSlot
-from remesh.orchestrator.control.timers import Timers
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
+from remesh.orchestrator.job.job import load_job
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.restore import SlotSource, share_state
 from remesh.parallel.plan.layout import Layout

@@ -136,7 +136,7 @@ def import_(
     from remesh.actors.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.cli.datasets import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
-    from remesh.orchestrator.job import load_job  # noqa: PLC0415
+    from remesh.orchestrator.job.job import load_job  # noqa: PLC0415
 
     loaded = load_job(job, overrides or ())
     weights = open_source(loaded, form.value, source)

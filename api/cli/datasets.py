@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remesh.data.manifest import MANIFEST, Manifest
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job
-from remesh.orchestrator.plan.dataset import check_dataset
+from remesh.orchestrator.job.dataset import check_dataset
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UserError
 
 TELL_BYTES = 64 << 20
 

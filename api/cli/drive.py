@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from remesh.orchestrator.run import RunStatus
+from remesh.orchestrator.job.driver_words import RunStatus
 
 POLL_S = 0.2
 STOPPING = "stopping at the next step boundary; once more to stop at once"

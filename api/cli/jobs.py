@@ -17,9 +17,9 @@ from remesh.actors import jobs
 from remesh.actors.job_logs import follow, print_logs, progress_of
 from remesh.actors.job_server import JobServer
 from remesh.actors.jobs import Attempt, Jobs
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import load_job, read_job_file
-from remesh.orchestrator.submission import Submission, check_id, id_stem
+from remesh.orchestrator.job.job import load_job, read_job_file
+from remesh.orchestrator.job.submission import Submission, check_id, id_stem
+from remesh.orchestrator.user_errors import UserError
 
 COLUMNS = ("id", "name", "status", "step", "started", "reason")
 

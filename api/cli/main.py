@@ -15,7 +15,7 @@ import typer
 import remesh
 from remesh.cli import checkpoint, job_commands, node_commands
 from remesh.data.data_error import DataError
-from remesh.orchestrator.errors import RemeshError, UserError
+from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 RUN_EXAMPLES = """\b

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from remesh.orchestrator.run import RunStatus
+from remesh.orchestrator.job.driver_words import RunStatus
 
 LINE_STEPS = 10
 LINE_S = 5.0

@@ -16,11 +16,11 @@ from remesh.cli.drive import Display, Run, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import open_display
 from remesh.data.durable import durable_file
-from remesh.orchestrator.errors import RemeshError, UserError
-from remesh.orchestrator.faults import check_kills, parse_kill
-from remesh.orchestrator.job import Job, load_job
+from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
+from remesh.orchestrator.job.job import Job, load_job
+from remesh.orchestrator.job.kills import check_kills, parse_kill
 from remesh.orchestrator.plan.planner import plan
-from remesh.orchestrator.run import RunOptions, RunStatus
+from remesh.orchestrator.user_errors import RemeshError, UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

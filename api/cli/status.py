@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.user_errors import UserError
 
 RUNS = Path("runs")
 SENTENCE = "reason"

@@ -4,7 +4,7 @@ import os
 
 from remesh.actors.entry_point import own_submission
 from remesh.cli.run import train
-from remesh.orchestrator.run import RunOptions
+from remesh.orchestrator.job.driver_words import RunOptions
 
 
 def drive_submission() -> int:

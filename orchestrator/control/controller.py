@@ -8,18 +8,12 @@ for the generation in being, `saving` for checkpoints; `transitions` is how mesh
 
 from typing import assert_never
 
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control import nodes, presence, saving, training
-from remesh.orchestrator.control.commands import Command
-from remesh.orchestrator.control.membership import WorkerState
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.phases import ENDED, Phase
-from remesh.orchestrator.control.pool import form_or_grow, give_up, lose_worker, refill
-from remesh.orchestrator.control.restart import on_restarted
-from remesh.orchestrator.control.state import State
-from remesh.orchestrator.control.stopping import request_stop
-from remesh.orchestrator.control.timers import expired
-from remesh.orchestrator.control.transitions import (
+from remesh.orchestrator.accounts.view import View, view_of
+from remesh.orchestrator.control.handlers import nodes, presence, saving, training
+from remesh.orchestrator.control.handlers.restart import on_restarted
+from remesh.orchestrator.control.handlers.staffing import form_or_grow, give_up, lose_worker, refill
+from remesh.orchestrator.control.handlers.stopping import request_stop
+from remesh.orchestrator.control.handlers.transitions import (
     end_stopped,
     enough,
     fence,
@@ -27,8 +21,14 @@ from remesh.orchestrator.control.transitions import (
     settle_if_parked,
     waiting_reason,
 )
-from remesh.orchestrator.control.turn import Turn
-from remesh.orchestrator.control.view import View, view_of
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.memory.timers import expired
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.commands import Command
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.phases import ENDED, Phase
 
 MAX_NAMES = 8
 

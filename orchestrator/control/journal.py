@@ -10,10 +10,10 @@ from dataclasses import asdict, fields
 from typing import Any, get_args
 
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import Event
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
-from remesh.orchestrator.errors import RemeshError
+from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import Held, StepRecord, VaultSlot
+from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from remesh.orchestrator.job_tables import (
+from remesh.orchestrator.job.tables import (
     ModelTable,
     ParallelTable,
     TrainTable,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job
+from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.legality import replicated_heads
 from remesh.orchestrator.plan.shape import spare_reason
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import deal, efficiency
 

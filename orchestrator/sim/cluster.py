@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
     CommitFailed,
     Event,
@@ -20,7 +20,7 @@ from remesh.orchestrator.control.events import (
     WorkerLost,
     WorkerReady,
 )
-from remesh.orchestrator.sim.mesh import Mesh
+from remesh.orchestrator.sim.coupling import Mesh
 from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.process import Process

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from remesh.orchestrator.control.events import ScaleRequested, StopRequested
+from remesh.orchestrator.control.words.events import ScaleRequested, StopRequested
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
 from remesh.orchestrator.sim.process import Process
 from remesh.orchestrator.sim.world import World

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from remesh.orchestrator.control import commands as cmd
+from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.memory.membership import READY, NodeState, WorkerState
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
     ControllerRestarted,
     Event,
@@ -16,11 +18,9 @@ from remesh.orchestrator.control.events import (
     WorkerLost,
     WorkerParked,
 )
-from remesh.orchestrator.control.ledger import Ledger, Span
-from remesh.orchestrator.control.membership import READY, NodeState, WorkerState
-from remesh.orchestrator.control.phases import ENDED, Phase
-from remesh.orchestrator.control.records import CheckpointState, Held, VaultSlot
-from remesh.orchestrator.control.recovery import slot_label, slots_of
+from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.control.words.records import CheckpointState, Held, VaultSlot
+from remesh.orchestrator.control.words.recovery import slot_label, slots_of
 from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
 

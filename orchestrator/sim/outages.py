@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from remesh.orchestrator.control.events import Event, WorkerFrozen, WorkerLost
-from remesh.orchestrator.sim.mesh import Mesh
+from remesh.orchestrator.control.words.events import Event, WorkerFrozen, WorkerLost
+from remesh.orchestrator.sim.coupling import Mesh
 from remesh.orchestrator.sim.process import Process
 from remesh.orchestrator.sim.world import World
 

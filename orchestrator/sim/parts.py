@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import Held, Member
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.records import Held, Member
 
 Parts = Iterator[tuple[int, Held]]  # the step whose state it is, and the part of it
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from remesh.orchestrator.control.commands import Drain, Fence, Form
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words.commands import Drain, Fence, Form
+from remesh.orchestrator.control.words.events import (
     FilesSaved,
     GroupBroken,
     RestoreFailed,
@@ -15,20 +15,20 @@ from remesh.orchestrator.control.events import (
     WorkerParked,
     WorkerRestored,
 )
-from remesh.orchestrator.control.records import (
+from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
     Held,
     PeerState,
     StepRecord,
 )
-from remesh.orchestrator.control.recovery import slot_label
+from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.sim.vault import Snapshots
 from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
 from remesh.parallel.state.root_manifest import ShardFile
 
 if TYPE_CHECKING:
-    from remesh.orchestrator.sim.mesh import Mesh
+    from remesh.orchestrator.sim.coupling import Mesh
 
 REPORT_S = 1.0
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from remesh.orchestrator.control.commands import Command
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import ControllerRestarted, Event, RunStarted, Tick
-from remesh.orchestrator.control.generations import GenerationReport
 from remesh.orchestrator.control.journal import encode, replay
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.phases import ENDED
+from remesh.orchestrator.control.memory.generations import GenerationReport
+from remesh.orchestrator.control.words.commands import Command
+from remesh.orchestrator.control.words.events import ControllerRestarted, Event, RunStarted, Tick
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster

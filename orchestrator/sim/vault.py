@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from remesh.orchestrator.control.records import Held, VaultSlot
+from remesh.orchestrator.control.words.records import Held, VaultSlot
 from remesh.orchestrator.sim.world import InvariantError, World
 
 NUM_SLOTS = 3

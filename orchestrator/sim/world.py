@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from remesh.orchestrator.control.events import Event
-from remesh.orchestrator.control.records import StepRecord
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 

@@ -20,8 +20,8 @@ from remesh.actors.job_server import JobServer
 from remesh.actors.local_cluster import LocalCluster
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_view import report_of
-from remesh.orchestrator.job import load_job
-from remesh.orchestrator.submission import Submission
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.job.submission import Submission
 
 STEPS = 160  # the job must still run when its followers have come and gone
 

@@ -12,7 +12,7 @@ import pytest
 from remesh.actors.local_cluster import LocalCluster
 from remesh.actors.private_ray import TRIED_WITH, ray_worker
 from remesh.actors.processes import look, processes, session_members
-from remesh.orchestrator.errors import UnreachableError
+from remesh.orchestrator.user_errors import UnreachableError
 
 READY_LIMIT_S = 60.0
 GONE_LIMIT_S = 2.0

@@ -21,8 +21,8 @@ from remesh.actors.journal_files import Journal
 from remesh.actors.replay import replayed
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.run_metrics import RunMetrics
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.job_tables import MetricsTable
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.job.tables import MetricsTable
 
 SEEN_S = 15
 SEQUENCES, SEQ_LEN = 12, 64  # of the short job's global batch

@@ -9,11 +9,11 @@ from remesh.actors.commits import Losses, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import RunFolder, check_shared
 from remesh.actors.saver import Saver
-from remesh.orchestrator.control.commands import Commit
-from remesh.orchestrator.control.events import CheckpointCommitted, FilesSaved, StepsDone
-from remesh.orchestrator.control.records import StepRecord
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import parse_job
+from remesh.orchestrator.control.words.commands import Commit
+from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
+from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.job.job import parse_job
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import CheckpointError

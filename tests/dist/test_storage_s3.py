@@ -10,7 +10,7 @@ from small_checkpoint import newest_state, save, state, write_and_commit
 
 from remesh.actors.storage_patience import Patience
 from remesh.actors.storage_url import open_storage
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed
 from remesh.parallel.state.fragments import whole

@@ -13,8 +13,8 @@ from remesh.actors.vault_memory import VaultMemory
 from remesh.actors.vault_reader import reading
 from remesh.actors.vault_server import VaultServer
 from remesh.actors.vault_shelf import Shelf
-from remesh.orchestrator.control.records import FreshState, Held, VaultSlot
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
+from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import GroupError, SlotError
 from remesh.parallel.plan.layout import Layout

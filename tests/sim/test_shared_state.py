@@ -2,11 +2,11 @@
 
 import pytest
 
-from remesh.orchestrator.control.commands import Form
-from remesh.orchestrator.control.records import FreshState, Held, Member, PeerState
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.records import FreshState, Held, Member, PeerState
 from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.sim.coupling import Mesh
 from remesh.orchestrator.sim.faults import Fault
-from remesh.orchestrator.sim.mesh import Mesh
 from remesh.orchestrator.sim.parts import held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
     SHAPES,

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from remesh.orchestrator.control.commands import Commit, Form, StartWorker
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words.commands import Commit, Form, StartWorker
+from remesh.orchestrator.control.words.events import (
     ControllerRestarted,
     NodeJoined,
     NodeLost,
@@ -14,8 +14,8 @@ from remesh.orchestrator.control.events import (
     Tick,
     WorkerLost,
 )
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import FreshState, Member
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import FreshState, Member
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, Fault
 from remesh.orchestrator.sim.invariants import Invariants

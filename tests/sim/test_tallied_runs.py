@@ -10,9 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from tallied_drive import dealt_s, flat
 
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.tally import Tally
 from remesh.orchestrator.sim.faults import draw_faults
 from remesh.orchestrator.sim.simulation import Simulation
 from remesh.orchestrator.sim.world import Settings

@@ -2,9 +2,9 @@
 
 import pytest
 
-from remesh.orchestrator.control.commands import Form
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.events import (
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.events import (
     NodeJoined,
     RunStarted,
     Tick,
@@ -12,8 +12,14 @@ from remesh.orchestrator.control.events import (
     VaultUp,
     WorkerReady,
 )
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import CheckpointState, Held, Member, PeerState, VaultSlot
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import (
+    CheckpointState,
+    Held,
+    Member,
+    PeerState,
+    VaultSlot,
+)
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, Fault

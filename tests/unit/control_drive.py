@@ -1,9 +1,9 @@
 """Plays the cluster around one controller, for the tests of what it decides."""
 
-from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import StepRecord
 from remesh.parallel.state.root_manifest import ShardFile
 
 

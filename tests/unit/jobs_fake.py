@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from remesh.actors.jobs import RayJob
-from remesh.orchestrator.errors import RemeshError, UnreachableError
+from remesh.orchestrator.user_errors import RemeshError, UnreachableError
 
 
 class FakeJobs:

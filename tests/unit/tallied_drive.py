@@ -2,9 +2,9 @@
 
 from control_drive import Drive, records
 
-from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.control.words import events as ev
 
 
 class TalliedDrive(Drive):

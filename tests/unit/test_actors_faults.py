@@ -11,8 +11,8 @@ from remesh.actors.faults import Faults, died_at_s
 from remesh.actors.orders import RunSpec
 from remesh.actors.processes import session_members
 from remesh.actors.storage import LocalStorage
-from remesh.orchestrator.faults import Kill
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.job.kills import Kill
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 
 from remesh.actors.journal_files import JournalWriter, read_journals
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.commands import Announce, Form
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import CheckpointState, FreshState, StepRecord
-from remesh.orchestrator.errors import RemeshError
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.commands import Announce, Form
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState, StepRecord
+from remesh.orchestrator.user_errors import RemeshError
 
 OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
 

@@ -10,9 +10,9 @@ from remesh.actors import replay
 from remesh.actors.inbox import Inbox
 from remesh.actors.journal_files import JournalWriter, read_journals
 from remesh.actors.replay import Snapshots, replayed
-from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.snapshot import Snapshot, encode
+from remesh.orchestrator.control.words import events as ev
 
 
 def written(path, incarnation, drive, *, snapshot_after=None):

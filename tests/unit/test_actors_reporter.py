@@ -2,8 +2,8 @@ import time
 from dataclasses import replace
 
 from remesh.actors.reporter import PARK_MARGIN_S, REMEMBERED, Reporter
-from remesh.orchestrator.control.events import StepsDone
-from remesh.orchestrator.control.records import StepRecord
+from remesh.orchestrator.control.words.events import StepsDone
+from remesh.orchestrator.control.words.records import StepRecord
 
 RECORD = StepRecord(
     step=1,

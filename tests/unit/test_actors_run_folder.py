@@ -12,8 +12,8 @@ from remesh.actors.contact import Contact
 from remesh.actors.journal_files import JournalWriter
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage import TEMPORARY
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from remesh.actors.saver import Saver
-from remesh.orchestrator.control.events import FilesSaved, SaveFailed
+from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile

@@ -11,9 +11,9 @@ from remesh.actors.journal_files import JournalWriter
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.status import read_events, read_status
 from remesh.actors.status_server import StatusServer
-from remesh.orchestrator.control.events import NodeJoined, RunStarted
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.user_errors import UserError
 
 TOKEN = "0123456789abcdef"
 

@@ -13,10 +13,10 @@ from remesh.actors.lives import Life
 from remesh.actors.orders import RunSpec
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.takeover import begin, open_server
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.errors import RemeshError
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.user_errors import RemeshError
 
 OPTIONS = Options(steps=10, max_dp=2)
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"

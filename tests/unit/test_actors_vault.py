@@ -15,7 +15,7 @@ from remesh.actors.vault_pace import Pace
 from remesh.actors.vault_shelf import Claim, Shelf
 from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault_wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
-from remesh.orchestrator.control.records import Held
+from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import whole

@@ -4,8 +4,8 @@ import pytest
 
 from remesh.actors.placement import Room
 from remesh.actors.watch import Watch, _domain, _room
-from remesh.orchestrator.control.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
 
 TIMERS = Timers(patience_s=0.5)
 

@@ -10,8 +10,8 @@ from control_drive import running
 from remesh.actors.contact import Contact, tell
 from remesh.actors.status_server import MAX_BODY_BYTES, StatusServer
 from remesh.actors.wishes import Wishes
-from remesh.orchestrator.control.events import NodeDraining, ScaleRequested
-from remesh.orchestrator.errors import UnreachableError, UserError
+from remesh.orchestrator.control.words.events import NodeDraining, ScaleRequested
+from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 TOKEN = "0123456789abcdef"
 

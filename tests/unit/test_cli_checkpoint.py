@@ -14,7 +14,7 @@ import remesh.parallel.step.engine  # noqa: F401 - at collection, not within a t
 from remesh.actors.run_folder import RunFolder
 from remesh.actors.storage import LocalStorage
 from remesh.cli.main import main
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.job.job import load_job
 from remesh.parallel.files.convert import write_model
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.state.checkpoint import commit, committed, read_manifest

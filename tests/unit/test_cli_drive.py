@@ -9,8 +9,8 @@ from remesh.cli.drive import STOPPING, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import LiveDisplay, PlainDisplay, progress_line
 from remesh.cli.run import follow
-from remesh.orchestrator.errors import RemeshError
-from remesh.orchestrator.run import RunStatus
+from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.user_errors import RemeshError
 
 
 def running(step, *announcements):

@@ -7,10 +7,10 @@ import pytest
 from remesh.cli.datasets import ensure_dataset
 from remesh.cli.main import main
 from remesh.cli.run import RunRequest, run_options
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.faults import Kill
-from remesh.orchestrator.job import load_job
-from remesh.orchestrator.run import RunOptions
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.job.kills import Kill
+from remesh.orchestrator.user_errors import UserError
 
 TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
 

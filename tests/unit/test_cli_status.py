@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from remesh.cli.status import print_json, run_dir_of, show_events, show_status
-from remesh.orchestrator.errors import UserError
+from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 MOMENT_S = 1_800_000_000.0

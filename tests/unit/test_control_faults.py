@@ -3,9 +3,9 @@
 import pytest
 from control_drive import of, records, running
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.records import CheckpointState, PeerState
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import CheckpointState, PeerState
 
 
 @pytest.mark.parametrize("victims", [("worker-0",), ("worker-0", "worker-3"), ("worker-0", "b")])

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.ledger import Ledger, Span
-from remesh.orchestrator.control.lineage import Lineage
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import Held, StepRecord, VaultSlot
+from remesh.orchestrator.control.memory.lineage import Lineage
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import Held, StepRecord, VaultSlot
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 

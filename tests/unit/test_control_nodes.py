@@ -3,11 +3,11 @@
 import pytest
 from control_drive import Drive, of, running
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.journal import encode, replay
-from remesh.orchestrator.control.membership import NodeState
-from remesh.orchestrator.control.quarantine import Quarantine, cool_down_s
+from remesh.orchestrator.control.memory.membership import NodeState
+from remesh.orchestrator.control.memory.quarantine import Quarantine, cool_down_s
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
 
 THREE = (("head", 1), ("b", 1), ("c", 1))
 

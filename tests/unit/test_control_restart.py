@@ -3,9 +3,9 @@
 import pytest
 from control_drive import of, running
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.phases import Phase
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.phases import Phase
 
 
 def restart(drive, down_s):

@@ -5,9 +5,9 @@ import time
 import pytest
 from control_drive import Drive, of, records, running
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.records import CheckpointState, FreshState
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 
 
 def test_a_finished_run_does_nothing_when_it_is_started_again():

@@ -6,17 +6,17 @@ import pytest
 from control_drive import Drive, of, records, running
 
 from remesh.actors.orders import VaultMap, form_order
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.records import (
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
     Held,
     Member,
     PeerState,
 )
-from remesh.orchestrator.control.recovery import decide_restore
-from remesh.orchestrator.control.timers import Timers
+from remesh.orchestrator.control.words.recovery import decide_restore
 from remesh.orchestrator.plan.shape import Shape
 from remesh.parallel.plan.layout import Layout
 

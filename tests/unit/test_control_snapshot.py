@@ -5,10 +5,10 @@ import json
 import pytest
 from tallied_drive import tallied, through_everything
 
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.snapshot import Snapshot, SnapshotError, decode, encode
-from remesh.orchestrator.control.state import State
-from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.accounts.snapshot import Snapshot, SnapshotError, decode, encode
+from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.words import events as ev
 
 
 def over_json(snapshot):

@@ -6,13 +6,13 @@ import pytest
 from control_drive import records
 from tallied_drive import TalliedDrive, dealt_s, flat, tallied, through_everything
 
-from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.accounts.durations import histogram
+from remesh.orchestrator.accounts.goodput import REASONS
+from remesh.orchestrator.accounts.tally import Frontier, Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.durations import histogram
-from remesh.orchestrator.control.goodput import REASONS
-from remesh.orchestrator.control.records import CheckpointState
-from remesh.orchestrator.control.tally import Frontier, Tally
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import CheckpointState
 
 
 def test_tokens_follow_the_trained_position_and_lost_steps_are_counted_apart():

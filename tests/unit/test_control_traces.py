@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
-from remesh.orchestrator.control.options import Options
-from remesh.orchestrator.control.records import Held, PeerState, StepRecord, VaultSlot
-from remesh.orchestrator.control.recovery import slot_label
-from remesh.orchestrator.control.state import State
+from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import Held, PeerState, StepRecord, VaultSlot
+from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.parallel.state.root_manifest import ShardFile
 
 TRACES = sorted((Path(__file__).parent.parent / "traces").glob("*.txt"))

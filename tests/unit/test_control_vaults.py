@@ -6,9 +6,11 @@ import time
 import pytest
 from control_drive import Drive, of, running
 
-from remesh.orchestrator.control import commands as cmd
-from remesh.orchestrator.control import events as ev
-from remesh.orchestrator.control.records import (
+from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
+from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
     Held,
@@ -16,9 +18,7 @@ from remesh.orchestrator.control.records import (
     PeerState,
     VaultSlot,
 )
-from remesh.orchestrator.control.recovery import decide_restore, slot_label
-from remesh.orchestrator.control.snapshot import Snapshot, decode, encode
-from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.control.words.recovery import decide_restore, slot_label
 from remesh.parallel.plan.layout import Layout
 
 FOUR = (("head", 2), ("b", 2))

@@ -11,7 +11,7 @@ import yaml
 from needed import shared
 
 from remesh.cli.main import main
-from remesh.orchestrator.job import parse_job
+from remesh.orchestrator.job.job import parse_job
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -13,10 +13,10 @@ from needed import program
 
 from remesh.actors.metrics import TABLE
 from remesh.actors.picture import AXES
-from remesh.orchestrator.control.goodput import PHASES, REASONS
-from remesh.orchestrator.control.membership import NodeState, WorkerState
-from remesh.orchestrator.control.phases import Phase
-from remesh.orchestrator.control.tally import PARTS, Cause
+from remesh.orchestrator.accounts.goodput import PHASES, REASONS
+from remesh.orchestrator.accounts.tally import PARTS, Cause
+from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.words.phases import Phase
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 import remesh
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import LATER_KEYS, Job, fingerprint_difference, load_job, parse_job
+from remesh.orchestrator.job.job import LATER_KEYS, Job, fingerprint_difference, load_job, parse_job
+from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 

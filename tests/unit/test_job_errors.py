@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import MAX_FILE_BYTES, Job, load_job, parse_job
+from remesh.orchestrator.job.job import MAX_FILE_BYTES, Job, load_job, parse_job
+from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 NAME_RULE = "1 to 64 letters, digits, . _ or -, the first a letter or digit"

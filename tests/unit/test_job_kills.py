@@ -1,7 +1,7 @@
 import pytest
 
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.faults import Kill, check_kills, parse_kill
+from remesh.orchestrator.job.kills import Kill, check_kills, parse_kill
+from remesh.orchestrator.user_errors import UserError
 
 
 def test_a_kill_names_its_target_and_the_step_that_begins():

@@ -4,7 +4,7 @@ import pytest
 from jobs_fake import FakeJobs
 
 from remesh.actors.job_logs import GAP_LIMIT_S, follow, print_logs
-from remesh.orchestrator.errors import UnreachableError
+from remesh.orchestrator.user_errors import UnreachableError
 
 PREAMBLE = "Runtime env is setting up.\nRunning entrypoint for job a: sh -c x\n"
 LINES = "".join(f"{n}\n" for n in range(1, 101))

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from remesh.actors.submit import _shape
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import load_job
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan.shape import Shape, spare_reason
-from remesh.orchestrator.run import RunOptions
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"

@@ -13,10 +13,9 @@ from remesh.actors.job_server import JobServer, room_of
 from remesh.actors.jobs import RayJob
 from remesh.actors.submit import driver_lease_s
 from remesh.cli.jobs import SubmitRequest, job_rows, submission_of
-from remesh.orchestrator.errors import RemeshError, UnreachableError, UserError
-from remesh.orchestrator.job import load_job
-from remesh.orchestrator.run import RunOptions
-from remesh.orchestrator.submission import (
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.job.submission import (
     KEY,
     Submission,
     check_id,
@@ -24,6 +23,7 @@ from remesh.orchestrator.submission import (
     read_metadata,
     submission_difference,
 )
+from remesh.orchestrator.user_errors import RemeshError, UnreachableError, UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 ARGUMENTS = ("a b", "it's", '{"k": [1]}', "a;b", "$HOME", "ünï", "", 'x > "y" | z\n')

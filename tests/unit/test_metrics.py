@@ -14,10 +14,10 @@ from tallied_drive import TalliedDrive, tallied, through_everything
 
 from remesh.actors.metrics import TABLE, Row, render, table
 from remesh.actors.picture import Picture
-from remesh.orchestrator.control import events as ev
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.tally import Tally
+from remesh.orchestrator.control.words import events as ev
 
 
 def scrape(drive):

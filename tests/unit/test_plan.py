@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from remesh.data.manifest import Manifest
-from remesh.orchestrator.errors import UserError
-from remesh.orchestrator.job import Job, load_job
-from remesh.orchestrator.job_tables import ModelTable, ParallelTable, TrainTable
-from remesh.orchestrator.plan.dataset import check_dataset
+from remesh.orchestrator.job.dataset import check_dataset
+from remesh.orchestrator.job.job import Job, load_job
+from remesh.orchestrator.job.tables import ModelTable, ParallelTable, TrainTable
 from remesh.orchestrator.plan.legality import degree_problems
 from remesh.orchestrator.plan.planner import plan
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"

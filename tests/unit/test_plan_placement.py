@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.orchestrator.errors import UserError
 from remesh.orchestrator.plan.placement import Device, local_ranks, place
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
 

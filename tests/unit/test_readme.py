@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from remesh.cli.main import main
-from remesh.orchestrator.control.phases import diagram
-from remesh.orchestrator.job import Job, parse_job
+from remesh.orchestrator.control.words.phases import diagram
+from remesh.orchestrator.job.job import Job, parse_job
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -3,7 +3,7 @@
 from remesh.data.cursor import batch_positions
 from remesh.data.order import rows_of
 from remesh.data.skips import parse_skips
-from remesh.orchestrator.job import parse_job
+from remesh.orchestrator.job.job import parse_job
 from remesh.parallel.plan.leaves import deal
 
 SAMPLES, GLOBAL_BATCH, GROWS_AFTER, STEPS = 240, 24, 5, 10

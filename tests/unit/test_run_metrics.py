@@ -16,7 +16,7 @@ from remesh.actors.picture import Picture
 from remesh.actors.replay import replayed
 from remesh.actors.run_metrics import RunMetrics
 from remesh.actors.status_server import StatusServer
-from remesh.orchestrator.job_tables import MetricsTable
+from remesh.orchestrator.job.tables import MetricsTable
 
 NODE_IP = "127.0.0.2"
 

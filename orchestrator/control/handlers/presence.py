@@ -1,0 +1,126 @@
+"""What the controller does when nodes, workers and vaults come and go."""
+
+from typing import assert_never
+
+from remesh.orchestrator.control.handlers.staffing import (
+    form_or_grow,
+    give_up,
+    lose_node,
+    lose_worker,
+)
+from remesh.orchestrator.control.handlers.transitions import fence, settle_if_parked
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.words.events import (
+    NodeLost,
+    NodeSilent,
+    VaultLost,
+    VaultTold,
+    VaultUp,
+    WorkerFrozen,
+    WorkerLost,
+    WorkerReady,
+)
+from remesh.orchestrator.control.words.phases import ENDED, Phase
+
+Presence = NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
+
+
+def on_presence(turn: Turn, event: Presence) -> None:
+    match event:
+        case NodeSilent():
+            _on_node_silent(turn, event)
+        case NodeLost():
+            _on_node_lost(turn, event)
+        case WorkerReady():
+            _on_worker_ready(turn, event)
+        case WorkerLost():
+            _on_worker_lost(turn, event)
+        case WorkerFrozen():
+            _on_worker_frozen(turn, event)
+        case _:
+            assert_never(event)
+
+
+def on_vault(turn: Turn, event: VaultUp | VaultLost | VaultTold) -> None:
+    state = turn.state
+    match event:
+        case VaultUp():
+            state.vaults.up(event.node, event.address)
+        case VaultLost():
+            state.vaults.lose(event.node)
+        case VaultTold():
+            state.vaults.tell(event.node, event.generation, event.slots)
+        case _:
+            assert_never(event)
+    settle_if_parked(turn)
+
+
+def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
+    """A suspect. While a generation is being left it is not waited for any longer."""
+    state = turn.state
+    if state.phase is not Phase.FENCING or event.node not in state.roster.nodes:
+        return
+    workers = state.roster.workers
+    if any(workers[name].node == event.node for name in state.current.unparked):
+        cause = f"silent for {event.silent_s:.1f} s while its generation ended"
+        lose_node(turn, event.node, cause, None)
+    elif event.node in state.vaults.awaited:
+        state.vaults.give_up([event.node])
+        settle_if_parked(turn)
+
+
+def _on_node_lost(turn: Turn, event: NodeLost) -> None:
+    turn.state.vaults.lose(event.node)
+    if event.node in turn.state.roster.nodes:
+        lose_node(turn, event.node, event.cause, event.died_at_s)
+    _note_late_death(turn, event.node, event.died_at_s)
+    settle_if_parked(turn)
+
+
+def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:
+    state = turn.state
+    worker = state.roster.workers.get(event.worker)
+    if worker is None or worker.state is not WorkerState.STARTING:
+        return
+    worker.pid = event.pid
+    if event.device is not None:
+        others = (w for w in state.roster.on(worker.node) if w.device == event.device)
+        if other := next(others, None):
+            give_up(turn, worker, f"was given device {event.device}, which {other.name} has")
+            return
+        worker.device = event.device
+    state.roster.move(worker, WorkerState.IDLE)
+    state.deadlines.forget(worker.name)
+    state.last_ready_s = turn.now_s
+    form_or_grow(turn)
+
+
+def _on_worker_lost(turn: Turn, event: WorkerLost) -> None:
+    worker = turn.state.roster.workers.get(event.worker)
+    if worker is not None:
+        lose_worker(turn, worker, event.cause, event.died_at_s)
+    else:
+        _note_late_death(turn, event.worker, event.died_at_s)
+
+
+def _on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
+    state = turn.state
+    worker = state.roster.workers.get(event.worker)
+    if worker is None or worker.state is WorkerState.ENDING:
+        return
+    was_member = worker.state is WorkerState.MEMBER
+    why = f"gave no sign of life for {event.silent_s:.1f} s"
+    if give_up(turn, worker, why) and was_member:
+        fence(turn, f"{worker.name} on {worker.node} {why}")
+    if state.phase not in ENDED:
+        form_or_grow(turn)
+
+
+def _note_late_death(turn: Turn, name: str, died_at_s: float | None) -> None:
+    """The moment of a death may be known only after the next generation was asked for."""
+    state = turn.state
+    faults = [state.fault, state.current.fault if state.generations else None]
+    for fault in faults:
+        if fault is not None and name in fault.lost:
+            fault.note_death(died_at_s)

@@ -1,0 +1,96 @@
+"""What a restarted controller does: clocks start anew, what it waits for is asked for again.
+
+Its state is that of the controller that died, replayed from the journal, and no word was lost: one
+that was not in the journal is sent again. Only commands may be lost, those of the last moment.
+Commands are idempotent, so all that the state still waits for is asked for once more. What lost:
+asking every worker where it stands, a second way to the same knowledge.
+"""
+
+from remesh.orchestrator.control.handlers.saving import commit_complete
+from remesh.orchestrator.control.handlers.transitions import (
+    ask_to_drain,
+    ask_to_form,
+    ask_to_leave,
+    ask_vaults,
+    settle_if_parked,
+)
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode, StartWorker
+from remesh.orchestrator.control.words.events import ControllerRestarted
+from remesh.orchestrator.control.words.phases import Phase
+
+
+def on_restarted(turn: Turn, event: ControllerRestarted) -> None:
+    state = turn.state
+    running = state.phase is Phase.RUNNING
+    meanwhile = f"; generation {state.last_generation} trained on" if running else ""
+    turn.say(f"the controller is back after {event.down_s:.1f} s{meanwhile}")
+    _restart_clocks(turn, event.down_s)
+    _ask_for_workers_and_nodes(turn)
+    _ask_for_commits(turn)
+    _ask_for_phase(turn)
+    settle_if_parked(turn)
+
+
+def _restart_clocks(turn: Turn, down_s: float) -> None:
+    """Nobody could be heard: what was due meanwhile is no sign of anything."""
+    state, timers, deadlines = turn.state, turn.timers, turn.state.deadlines
+    if deadlines.phase_s is not None:
+        left_s = deadlines.phase_s + down_s - turn.now_s
+        turn.wait(max(left_s, _phase_limit_s(turn)))
+    if deadlines.gather_s is not None:
+        state.last_ready_s = turn.now_s
+        starting = state.roster.num_starting > 0
+        deadlines.gather_s = turn.now_s + timers.gather_s(starting=starting)
+    for due, limit_s in ((deadlines.starting, timers.start_s), (deadlines.ending, timers.end_s)):
+        due.update(dict.fromkeys(due, turn.now_s + timers.adopt_s + limit_s))
+
+
+def _phase_limit_s(turn: Turn) -> float:
+    """What the present phase gets at least: all of its time, once its members are found again."""
+    state, timers = turn.state, turn.timers
+    limits = {
+        Phase.FORMING: timers.form_s,
+        Phase.RESTORING: timers.restore_s,
+        Phase.RUNNING: timers.stall_s(state.step_s),
+        Phase.DRAINING: timers.drain_s(state.step_s),
+        Phase.FENCING: timers.fence_s(state.step_s),
+    }
+    return timers.adopt_s + limits.get(state.phase, 0.0)
+
+
+def _ask_for_workers_and_nodes(turn: Turn) -> None:
+    for worker in turn.state.roster.workers.values():
+        if worker.state is WorkerState.STARTING:
+            turn.do(StartWorker(worker=worker.name, node=worker.node))
+        elif worker.state is WorkerState.ENDING:
+            reason = "it was given up before the controller restarted"
+            turn.do(EndWorker(worker=worker.name, node=worker.node, reason=reason))
+    for node in turn.state.roster.nodes.values():
+        if node.state in (NodeState.SPARE, NodeState.DRAINED):
+            turn.do(ReleaseNode(node=node.name))
+
+
+def _ask_for_commits(turn: Turn) -> None:
+    """A manifest that was put already stays as it is: putting it again tells of it."""
+    for generation in turn.state.checkpoints.ask_again():
+        commit_complete(turn, generation)
+
+
+def _ask_for_phase(turn: Turn) -> None:
+    """The store at which a mesh forms died with the controller.
+
+    Members that were still to meet there find out and tell; if nobody has come that far, all of
+    them may not know of the mesh yet. Restoring and training need no controller.
+    """
+    state = turn.state
+    match state.phase:
+        case Phase.FORMING if len(state.current.unformed) == len(state.current.members):
+            ask_to_form(turn)
+        case Phase.DRAINING if state.step < turn.options.steps:
+            ask_to_drain(turn)
+        case Phase.FENCING:
+            ask_to_leave(turn)
+        case Phase.WAITING if state.vaults.awaited:
+            ask_vaults(turn)

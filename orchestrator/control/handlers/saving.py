@@ -1,0 +1,81 @@
+"""What the controller does about checkpoints: it alone commits, and only complete sets of files."""
+
+from typing import assert_never
+
+from remesh.orchestrator.control.handlers.transitions import settle_if_parked
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.words.commands import Commit
+from remesh.orchestrator.control.words.events import (
+    CheckpointCommitted,
+    CommitFailed,
+    FilesSaved,
+    SaveFailed,
+)
+from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.records import CheckpointState
+
+Saving = FilesSaved | SaveFailed | CheckpointCommitted | CommitFailed
+
+
+def on_saving(turn: Turn, event: Saving) -> None:
+    match event:
+        case FilesSaved():
+            _on_files_saved(turn, event)
+        case SaveFailed():
+            _on_save_failed(turn, event)
+        case CheckpointCommitted():
+            _on_committed(turn, event)
+        case CommitFailed():
+            _on_commit_failed(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _on_files_saved(turn: Turn, event: FilesSaved) -> None:
+    if not turn.state.lineage.holds(event.generation, event.step):
+        return
+    turn.state.checkpoints.add_files(event)
+    commit_complete(turn, event.generation)
+
+
+def commit_complete(turn: Turn, generation: int) -> None:
+    """Asks for the commit of every save whose files and records are all there."""
+    state = turn.state
+    heard_step = state.heard_step(generation)
+    for step, save in state.checkpoints.complete(generation, heard_step):
+        files = tuple(sorted(save.files, key=lambda file: file.name))
+        turn.do(Commit(generation=generation, step=step, files=files))
+
+
+def _on_committed(turn: Turn, event: CheckpointCommitted) -> None:
+    state = turn.state
+    if not state.lineage.holds(event.generation, event.step):
+        return
+    if state.checkpoints.committed(CheckpointState(step=event.step, name=event.name)):
+        turn.say(f"checkpoint at step {event.step} is committed: {event.name}")
+        settle_if_parked(turn)
+
+
+def _on_save_failed(turn: Turn, event: SaveFailed) -> None:
+    _without_checkpoint(turn, event, f"{event.worker} could not write it: {event.error}")
+
+
+def _on_commit_failed(turn: Turn, event: CommitFailed) -> None:
+    if event.fenced:
+        turn.end(Phase.FAILED, event.error)
+    else:
+        _without_checkpoint(turn, event, event.error)
+
+
+def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:
+    """Training goes on without a checkpoint, unless the run was to end with it."""
+    state = turn.state
+    if not state.lineage.holds(event.generation, event.step):
+        return
+    text = f"the checkpoint at step {event.step} is not saved: {error}"
+    last = event.step >= turn.options.steps
+    stopping = bool(state.stop_reason) and state.current.saving and state.live(event.generation)
+    if last or stopping:
+        turn.end(Phase.FAILED, text, user_error=True)
+    else:
+        turn.say(text)

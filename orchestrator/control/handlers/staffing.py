@@ -1,0 +1,166 @@
+"""Starting, losing and giving up workers, and deciding when there are enough for a mesh."""
+
+from remesh.orchestrator.control.handlers.transitions import (
+    drain,
+    enough,
+    form_or_wait,
+    leave,
+    note_sign,
+    num_fitting,
+    over_budget,
+    waiting_reason,
+)
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.generations import Fault
+from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
+from remesh.orchestrator.control.words.phases import ENDED, Phase
+
+
+def refill(turn: Turn) -> None:
+    """Starts workers until members and spares are complete or the nodes are full.
+
+    A cold start takes its time and its share of the processors: it waits until the mesh, if there
+    is one, trains again.
+    """
+    state, options = turn.state, turn.options
+    if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
+        return
+    if state.phase is Phase.RUNNING and not state.current.has_steps:
+        return
+    for node in state.roster.places(options.shape.largest, options.spares):
+        worker = state.roster.start(node)
+        state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
+        turn.do(StartWorker(worker=worker.name, node=node))
+
+
+def form_or_grow(turn: Turn) -> None:
+    """Forms the first mesh, or drains for a larger one, once waiting longer brings nothing.
+
+    That is when the mesh would be as large as it can get, or when for a while (longer if some are
+    still starting) no further worker has become ready.
+    """
+    state = turn.state
+    state.deadlines.gather_s = None
+    members, size = state.roster.num_members, num_fitting(turn)
+    if not _larger_mesh_wanted(turn, size):
+        return
+    gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
+    if size < _most(turn) and turn.now_s < gather_s:
+        state.deadlines.gather_s = gather_s
+    elif state.phase is Phase.WAITING:
+        form_or_wait(turn)
+    else:
+        drain(turn, save=False, reason=f"growing from {members} to {size} workers")
+
+
+def _most(turn: Turn) -> int:
+    """Workers of the largest mesh that has room on the nodes in use."""
+    roster, options = turn.state.roster, turn.options
+    anywhere = options.allow_cross_node_tp
+    groups = roster.num_slots // options.tp if anywhere else roster.num_slot_groups
+    return options.shape.num_fitting(groups)
+
+
+def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:
+    """A worker is dead: its place is filled again, its generation ends."""
+    turn.state.roster.remove(worker)
+    if worker.state is WorkerState.MEMBER:
+        _hurt(turn, worker.node)
+    _after_loss(turn, [worker], f"{worker.name} on {worker.node} was lost: {cause}", died_at_s)
+
+
+def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> None:
+    """A node is dead, and all its workers with it. Unless it had said so, its host is suspect."""
+    state = turn.state
+    node = state.roster.nodes[name]
+    if node.state not in (NodeState.LEAVING, NodeState.DRAINED):
+        state.quarantine.note_loss(node.host or name, turn.now_s, turn.options.patience_s)
+    state.vaults.lose(name)
+    lost = state.roster.remove_node(name)
+    names = ", ".join(worker.name for worker in lost)
+    text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"
+    _after_loss(turn, lost, text, died_at_s)
+
+
+def give_up(turn: Turn, worker: Worker, why: str) -> bool:
+    """Has a worker killed. It is lost once its death is seen, or soon after. False: run over."""
+    state = turn.state
+    text = f"{worker.name} on {worker.node} {why}"
+    if worker.state is WorkerState.MEMBER:
+        _hurt(turn, worker.node)
+        _count_loss(turn, note_sign(turn, text), [worker], text)
+    elif worker.state is WorkerState.STARTING:
+        state.budget.count(text, state.step)
+    state.roster.move(worker, WorkerState.ENDING)
+    state.deadlines.forget(worker.name)
+    state.deadlines.ending[worker.name] = turn.now_s + turn.timers.end_s
+    turn.say(f"ending {worker.name} on {worker.node}: it {why}")
+    turn.do(EndWorker(worker=worker.name, node=worker.node, reason=why))
+    return not over_budget(turn)
+
+
+def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
+    state = turn.state
+    if state.phase is Phase.WAITING:
+        state.reason = waiting_reason(turn)
+        return enough(turn)
+    growing = state.phase is Phase.RUNNING and size > state.roster.num_members
+    return growing and not state.stop_reason and state.step < turn.options.steps
+
+
+def _hurt(turn: Turn, node: str) -> None:
+    if node in turn.state.roster.nodes:
+        turn.state.roster.nodes[node].hurt_in = turn.state.last_generation
+
+
+def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
+    state = turn.state
+    for worker in lost:
+        state.deadlines.forget(worker.name)
+    needed = [worker for worker in lost if _is_needed(turn, worker.name)]
+    if needed:
+        _note_loss(turn, needed, text, died_at_s)
+    elif any(worker.state is WorkerState.STARTING for worker in lost):
+        state.budget.count(text, state.step)
+    if over_budget(turn):
+        return
+    if needed:
+        leave(turn, text)
+    elif any(worker.state is not WorkerState.ENDING for worker in lost):
+        turn.say(text)
+    if state.phase not in ENDED:
+        form_or_grow(turn)
+
+
+def _is_needed(turn: Turn, worker: str) -> bool:
+    """Whether it may still train, or has parked and not left its part of the last checkpoint."""
+    state = turn.state
+    if not state.generations:
+        return False
+    current = state.current
+    saving = state.phase is Phase.DRAINING and current.saving
+    awaited = saving and state.checkpoints.awaits(worker, current.generation, state.step)
+    return worker in current.unparked or awaited
+
+
+def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
+    fault = note_sign(turn, text)
+    fault.lost.update(worker.name for worker in lost)
+    fault.lost.update(worker.node for worker in lost)
+    if any(worker.state is not WorkerState.ENDING for worker in lost):
+        _count_loss(turn, fault, lost, text)
+        fault.note_death(died_at_s)
+    for worker in lost:
+        turn.state.current.drop(worker.name)
+
+
+def _count_loss(turn: Turn, fault: Fault, lost: list[Worker], text: str) -> None:
+    """However many members are lost before the next mesh forms, it is one failure.
+
+    A node that leaves earlier than it said is none.
+    """
+    announced = all(worker.leaving for worker in lost)
+    if not fault.losses and not announced:
+        turn.state.budget.count(text, turn.state.step)
+    fault.losses.append(text)

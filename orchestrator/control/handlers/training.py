@@ -1,0 +1,206 @@
+"""What the controller does about word from the members of the generation in being."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from remesh.orchestrator.control.handlers.nodes import do_without_leavers
+from remesh.orchestrator.control.handlers.saving import commit_complete
+from remesh.orchestrator.control.handlers.staffing import form_or_grow
+from remesh.orchestrator.control.handlers.transitions import drain, fence, settle_if_parked
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.generations import Generation
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.words.events import (
+    GroupBroken,
+    RestoreFailed,
+    StepsDone,
+    WorkerErred,
+    WorkerFormed,
+    WorkerParked,
+    WorkerRestored,
+)
+from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
+
+Training = GroupBroken | WorkerFormed | WorkerRestored | RestoreFailed | StepsDone | WorkerParked
+
+
+def on_training(turn: Turn, event: Training) -> None:
+    match event:
+        case GroupBroken():
+            _on_group_broken(turn, event)
+        case WorkerFormed():
+            _on_formed(turn, event)
+        case WorkerRestored():
+            _on_restored(turn, event)
+        case RestoreFailed():
+            _on_restore_failed(turn, event)
+        case StepsDone():
+            _on_steps_done(turn, event)
+        case WorkerParked():
+            _on_parked(turn, event)
+        case _:
+            assert_never(event)
+
+
+def on_erred(turn: Turn, event: WorkerErred) -> None:
+    """The job itself is wrong: every further try would end the same way."""
+    who = "" if event.user_error else f"{event.worker} failed: "
+    turn.end(Phase.FAILED, who + event.error, user_error=event.user_error)
+
+
+def _on_group_broken(turn: Turn, event: GroupBroken) -> None:
+    if event.worker in turn.state.current.unparked:
+        fence(turn, f"{event.worker} lost its group: {event.error}")
+
+
+def _on_formed(turn: Turn, event: WorkerFormed) -> None:
+    turn.state.current.unformed.discard(event.worker)
+    _advance(turn)
+
+
+def _on_restored(turn: Turn, event: WorkerRestored) -> None:
+    current = turn.state.current
+    if event.at_step != current.from_step:
+        _blame_restore(turn)
+        fence(turn, f"{event.worker} restored step {event.at_step}, not {current.from_step}")
+        return
+    current.unformed.discard(event.worker)
+    current.unrestored.discard(event.worker)
+    _advance(turn)
+
+
+def _on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
+    """A slot that cannot be read is done without; there may be another of the same part."""
+    restore = turn.state.current.restore
+    if any(slot_label(slot) == event.name for slot in slots_of(restore)):
+        label = event.name
+        turn.state.vaults.bad.add(label)
+    else:
+        label = source_label(restore)
+        _blame_restore(turn)
+    fence(turn, f"{event.worker} could not restore {label}: {event.error}")
+
+
+def _on_steps_done(turn: Turn, event: StepsDone) -> None:
+    state = turn.state
+    _note_records(turn, event.records)
+    if state.current.has_steps and state.current.unrestored:
+        state.current.note_restored(turn.now_s)
+        _advance(turn)
+    if state.phase is Phase.RUNNING:
+        turn.wait(turn.timers.stall_s(state.step_s))
+    _finish_if_done(turn)
+
+
+def _on_parked(turn: Turn, event: WorkerParked) -> None:
+    state = turn.state
+    current = state.current
+    if event.worker not in current.unparked:
+        return
+    current.drop(event.worker)
+    _note_records(turn, event.records)
+    worker = state.roster.workers[event.worker]
+    if worker.state is WorkerState.MEMBER:
+        state.roster.move(worker, WorkerState.LEAVING if worker.leaving else WorkerState.IDLE)
+    worker.held = _held(current, event, worker.held)
+    if worker.held is not None and worker.held[0] == current.generation:
+        worker.held_rank = worker.rank
+    if worker.held is not None and worker.held[0] == current.generation:
+        state.step = max(state.step, worker.held[1])
+    if event.drained:
+        _on_drained(turn)
+    elif state.phase is Phase.FENCING:
+        settle_if_parked(turn)
+    else:
+        fence(turn, f"{event.worker} left generation {current.generation} by itself")
+
+
+def _advance(turn: Turn) -> None:
+    """FORMING, RESTORING, RUNNING, as far as the reports of the members allow."""
+    state = turn.state
+    current = state.current
+    if state.phase is Phase.FORMING and not current.unformed:
+        current.formed_s = current.formed_s or turn.now_s
+        within_s = turn.timers.restore_s
+        turn.move(Phase.RESTORING, reason=current.reason, within_s=within_s)
+    if state.phase is Phase.RESTORING and not current.unrestored:
+        current.restored_s = current.restored_s or turn.now_s
+        within_s = turn.timers.stall_s(state.step_s)
+        turn.move(Phase.RUNNING, reason=current.reason, within_s=within_s)
+        _on_running(turn)
+
+
+def _on_running(turn: Turn) -> None:
+    state = turn.state
+    if len(state.current.unparked) < len(state.current.members):
+        _on_drained(turn)
+    elif state.stop_reason:
+        drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
+    else:
+        do_without_leavers(turn)
+        form_or_grow(turn)
+
+
+def _on_drained(turn: Turn) -> None:
+    """A member stands at a step boundary: at the last step, or because it was asked to."""
+    state = turn.state
+    _advance(turn)
+    _finish_if_done(turn)
+    if state.phase is Phase.RUNNING:
+        reason = f"generation {state.current.generation} left at a step boundary"
+        turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    settle_if_parked(turn)
+
+
+def _finish_if_done(turn: Turn) -> None:
+    """After the last step only the last checkpoint is waited for."""
+    state = turn.state
+    if state.step < turn.options.steps:
+        return
+    if state.phase is Phase.RUNNING:
+        reason = f"step {state.step} was the last; saving it"
+        turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.save_s)
+        state.current.saving = True
+    elif state.phase is Phase.DRAINING and not state.current.saving:
+        turn.wait(turn.timers.save_s)
+        state.current.saving = True
+
+
+def _held(
+    current: Generation, event: WorkerParked, before: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """The (generation, step) of the state that a parked worker holds.
+
+    One that was fenced before it restored still holds what it had: a state of an older generation,
+    which may be behind the one that it was to restore, or on an abandoned timeline beyond it.
+    """
+    if event.at_step is None:
+        return None
+    if event.held_in is not None:
+        known = event.held_in in (current.generation, None if before is None else before[0])
+        return (event.held_in, event.at_step) if known else None
+    if current.has_steps or event.at_step == current.from_step:
+        return (current.generation, event.at_step)
+    return before if before is not None and before[1] == event.at_step else None
+
+
+def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:
+    state = turn.state
+    for record in records:
+        if not state.current.note_record(record):
+            continue
+        if record.step > state.step or state.last is None:
+            state.step = max(state.step, record.step)
+            state.last = record
+        state.budget.progress(record.step, turn.options.healthy_steps)
+    commit_complete(turn, state.current.generation)
+
+
+def _blame_restore(turn: Turn) -> None:
+    """One failure a generation, however many members report it."""
+    state = turn.state
+    if not state.current.blamed:
+        state.current.blamed = True
+        state.checkpoints.blame(source_label(state.current.restore))

@@ -1,0 +1,275 @@
+"""How one mesh ends and the next begins: fence or drain, settle, decide, form."""
+
+from remesh.orchestrator.control.handlers.choosing import Choice, choose_mesh
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.generations import Fault, Generation
+from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
+from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.recovery import Decision, decide_restore
+from remesh.orchestrator.plan.shape import spare_reason
+
+
+def fence(turn: Turn, sign: str) -> None:
+    """Every member leaves the generation now; what it was about to do is abandoned."""
+    note_sign(turn, sign)
+    leave(turn, sign)
+
+
+def leave(turn: Turn, cause: str) -> None:
+    state = turn.state
+    if state.phase is not Phase.FENCING:
+        reason = f"leaving generation {state.current.generation}: {cause}"
+        turn.move(Phase.FENCING, reason=reason, within_s=turn.timers.fence_s(state.step_s))
+        turn.say(reason)
+        ask_to_leave(turn)
+    settle_if_parked(turn)
+
+
+def ask_to_leave(turn: Turn) -> None:
+    ask_vaults(turn)
+    current = turn.state.current
+    workers = reachable(turn)
+    if workers:
+        turn.do(
+            Fence(generation=current.generation, workers=workers, heard_step=current.heard_step)
+        )
+
+
+def ask_vaults(turn: Turn) -> None:
+    """The vaults tell what they hold, and hold it for the next generation."""
+    state = turn.state
+    generation = state.current.generation
+    nodes = state.vaults.ask(generation, state.roster.nodes)
+    if nodes:
+        turn.do(AskVaults(generation=generation, nodes=nodes))
+
+
+def note_sign(turn: Turn, sign: str) -> Fault:
+    state = turn.state
+    state.fault = state.fault or Fault(first_sign_s=turn.now_s)
+    state.fault.signs.append(sign)
+    return state.fault
+
+
+def drain(turn: Turn, *, save: bool, reason: str) -> None:
+    """Every member leaves the generation at the next step boundary that they agree on."""
+    state = turn.state
+    state.current.saving = save
+    turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    ask_to_drain(turn)
+
+
+def ask_to_drain(turn: Turn) -> None:
+    current = turn.state.current
+    turn.do(
+        Drain(
+            generation=current.generation,
+            workers=reachable(turn),
+            save=current.saving,
+            heard_step=current.heard_step,
+        )
+    )
+
+
+def settle_if_parked(turn: Turn) -> None:
+    """Goes on once no member trains any more, and what was to be saved is saved."""
+    state = turn.state
+    if state.phase not in (Phase.FENCING, Phase.DRAINING) or state.current.unparked:
+        return
+    saved_step = state.checkpoints.newest_step
+    if saved_step is not None and saved_step >= turn.options.steps:
+        turn.end(Phase.FINISHED, f"all {turn.options.steps} steps are done and saved")
+        return
+    if state.phase is Phase.FENCING:
+        _settle_fenced(turn)
+    elif state.step >= turn.options.steps:
+        return
+    elif not state.current.saving:
+        form_or_wait(turn)
+    elif saved_step is not None and saved_step >= state.step:
+        _go_on_saved(turn)
+
+
+def _go_on_saved(turn: Turn) -> None:
+    """A drain that saves ends the run, or lets nodes go that alone held the state."""
+    if turn.state.stop_reason:
+        end_stopped(turn)
+    else:
+        form_or_wait(turn)
+
+
+def end_stopped(turn: Turn) -> None:
+    state = turn.state
+    saved_step = state.checkpoints.newest_step
+    saved = "nothing is saved" if saved_step is None else f"saved at step {saved_step}"
+    phase = Phase.PREEMPTED if state.preempted else Phase.STOPPED
+    turn.end(phase, f"{state.stop_reason}; {saved}")
+
+
+def form_or_wait(turn: Turn) -> None:
+    """Forms from who is there, or waits for enough of them."""
+    state, options = turn.state, turn.options
+    if enough(turn):
+        _form(turn)
+        return
+    turn.move(Phase.WAITING, reason=waiting_reason(turn), within_s=options.wait_limit_s)
+    turn.say(f"{state.reason}, for at most {options.wait_limit_s:.0f} s")
+    if state.vaults.asked_in != state.last_generation:
+        ask_vaults(turn)
+
+
+def enough(turn: Turn) -> bool:
+    """Whether those that are ready make up a mesh."""
+    ready_nodes = turn.state.roster.num_ready_nodes
+    return (
+        num_fitting(turn) >= max(1, turn.options.min_workers)
+        and ready_nodes >= turn.options.min_nodes
+    )
+
+
+def num_fitting(turn: Turn) -> int:
+    """Workers of the largest mesh of those that are ready on the nodes in use."""
+    roster, options = turn.state.roster, turn.options
+    anywhere = options.allow_cross_node_tp
+    return options.shape.num_fitting(
+        roster.num_ready // options.tp if anywhere else roster.num_groups
+    )
+
+
+def waiting_reason(turn: Turn) -> str:
+    """What is missing, and who is kept out although it would help."""
+    roster, options = turn.state.roster, turn.options
+    if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
+        needed = options.shape.at_least(options.min_workers)
+        text = f"waiting for workers: have {roster.num_idle}, need {needed}{_groups_needed(turn)}"
+    else:
+        text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
+    if turn.state.deadlines.cool_s is None:
+        return text
+    states = (node.state for node in roster.nodes.values())
+    kept_out = sum(state is NodeState.QUARANTINED for state in states)
+    return f"{text}; {kept_out} in quarantine, as the host was lost before"
+
+
+def _groups_needed(turn: Turn) -> str:
+    options = turn.options
+    groups = []
+    if options.tp > 1:
+        where = "" if options.allow_cross_node_tp else " on one node each"
+        groups.append(f"tp groups of {options.tp}{where}")
+    if options.zero_group > 1:
+        groups.append(f"ZeRO groups of {options.zero_group} replicas")
+    return f" in {' and '.join(groups)}" if groups else ""
+
+
+def over_budget(turn: Turn) -> bool:
+    """Ends the run if it has failed too often."""
+    budget, limit = turn.state.budget, turn.options.max_failures
+    if budget.failures <= limit:
+        return False
+    reason = f"{budget.failures} failures, more than elastic.max_failures={limit}; the last: "
+    turn.end(Phase.FAILED, reason + budget.cause)
+    return True
+
+
+def _settle_fenced(turn: Turn) -> None:
+    state = turn.state
+    fault = state.fault
+    assert fault is not None
+    if state.stop_reason:
+        end_stopped(turn)
+        return
+    if state.vaults.awaited:
+        return
+    if not fault.losses and not state.current.has_steps:
+        state.budget.count_empty_try(fault.cause, state.step)
+        if over_budget(turn):
+            return
+    form_or_wait(turn)
+
+
+def _form(turn: Turn) -> None:
+    state, options = turn.state, turn.options
+    slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
+    choice = choose_mesh(turn, slots)
+    members = choice.members
+    checkpoints = state.checkpoints
+    decision = decide_restore(members, checkpoints.good, checkpoints.avoid, slots)
+    if decision is None:
+        avoided = ", ".join(sorted(checkpoints.avoid))
+        turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
+        return
+    life = _next_generation(turn, choice, decision)
+    state.last_generation = life.generation
+    state.generations.append(life)
+    state.step = life.from_step
+    state.fault = None
+    state.vaults.forget()
+    state.lineage.begin(life.generation, life.from_step)
+    checkpoints.begin(life.generation, frozenset(life.unparked), life.from_step)
+    for member in members:
+        worker = state.roster.workers[member.worker]
+        state.roster.move(worker, WorkerState.MEMBER)
+        worker.rank = member.rank
+    turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
+    state.deadlines.gather_s = None
+    turn.say(f"generation {life.generation}: {life.layout} {life.reason}")
+    if choice.spare and life.layout.dp < options.max_dp:
+        workers = "1 worker stays" if choice.spare == 1 else f"{choice.spare} workers stay"
+        turn.say(f"{workers} spare: {spare_reason(options.shape, life.layout)}")
+    ask_to_form(turn)
+
+
+def ask_to_form(turn: Turn) -> None:
+    life = turn.state.current
+    turn.do(
+        Form(
+            generation=life.generation,
+            layout=life.layout,
+            members=life.members,
+            restore=life.restore,
+            from_step=life.from_step,
+            shard_size=life.shard_size,
+        )
+    )
+
+
+def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generation:
+    state = turn.state
+    names = {member.worker for member in choice.members}
+    start = f"from step {decision.from_step} {decision.reason}"
+    return Generation(
+        generation=state.last_generation + 1,
+        layout=choice.layout,
+        shard_size=choice.shard_size,
+        members=choice.members,
+        restore=decision.restore,
+        from_step=decision.from_step,
+        reason=f"{start}: {_why(turn, names)}",
+        lost_steps=max(0, state.step - decision.from_step) if state.generations else 0,
+        asked_s=turn.now_s,
+        fault=state.fault,
+        unformed=set(names),
+        unrestored=set(names),
+        unparked=set(names),
+        heard_step=decision.from_step,
+    )
+
+
+def _why(turn: Turn, names: set[str]) -> str:
+    state = turn.state
+    if not state.generations:
+        return "first start"
+    joined = sorted(names - {member.worker for member in state.current.members})
+    joining = f"; {', '.join(joined)} joined" if joined else ""
+    if state.fault is not None:
+        return state.fault.cause + joining
+    return state.reason + joining
+
+
+def reachable(turn: Turn) -> tuple[str, ...]:
+    """The members that may still train and are not being killed."""
+    workers = turn.state.roster.workers
+    unparked = turn.state.current.unparked
+    return tuple(sorted(name for name in unparked if workers[name].state is WorkerState.MEMBER))

@@ -1,0 +1,45 @@
+"""One call of the controller: the moment, the state it may change, the commands decided so far."""
+
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.commands import Announce, Command, End
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.phases import Phase, check_move
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    options: Options
+    state: State
+    now_s: float
+    commands: list[Command] = field(default_factory=list)
+
+    @property
+    def timers(self) -> Timers:
+        return Timers(patience_s=self.options.patience_s)
+
+    def do(self, command: Command) -> None:
+        self.commands.append(command)
+
+    def say(self, text: str) -> None:
+        self.commands.append(Announce(text=text))
+
+    def move(self, phase: Phase, *, reason: str, within_s: float | None) -> None:
+        """Goes to a phase, which has to be over `within_s` from now."""
+        self.state.phase = check_move(self.state.phase, phase)
+        self.state.reason = reason
+        self.wait(within_s)
+
+    def wait(self, within_s: float | None) -> None:
+        self.state.deadlines.phase_s = None if within_s is None else self.now_s + within_s
+
+    def end(self, phase: Phase, reason: str, *, user_error: bool = False) -> None:
+        self.state.user_error = user_error
+        self.move(phase, reason=reason, within_s=None)
+        self.state.deadlines.gather_s = None
+        self.state.deadlines.cool_s = None
+        self.state.deadlines.starting.clear()
+        self.state.deadlines.ending.clear()
+        self.do(End(status=phase.value, reason=reason, user_error=user_error))

@@ -1,0 +1,68 @@
+"""Everything the controller remembers. It is rebuilt exactly by replaying the journal."""
+
+from dataclasses import dataclass, field
+
+from remesh.orchestrator.control.memory.budget import Budget
+from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
+from remesh.orchestrator.control.memory.generations import Fault, Generation
+from remesh.orchestrator.control.memory.lineage import Lineage
+from remesh.orchestrator.control.memory.membership import Roster
+from remesh.orchestrator.control.memory.quarantine import Quarantine
+from remesh.orchestrator.control.memory.timers import Deadlines
+from remesh.orchestrator.control.memory.vaults import Vaults
+from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.records import StepRecord
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """`step` is the newest step that the run stands on, `last` the record of the newest finished.
+
+    `stop_reason` is empty until somebody asks for a stop, or the head is `preempted`; `user_error`
+    is what End says. `fault` is open from the first sign of trouble until the next generation is
+    asked for. `wanted_nodes` is what somebody asked for since the start.
+    """
+
+    phase: Phase = Phase.WAITING
+    reason: str = ""
+    started: bool = False
+    stop_reason: str = ""
+    preempted: bool = False
+    wanted_nodes: int | None = None
+    user_error: bool = False
+    step: int = 0
+    last: StepRecord | None = None
+    last_ready_s: float = 0.0
+    last_generation: int = 0
+    fault: Fault | None = None
+    generations: list[Generation] = field(default_factory=list)
+    roster: Roster = field(default_factory=Roster)
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    lineage: Lineage = field(default_factory=Lineage)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    vaults: Vaults = field(default_factory=Vaults)
+    budget: Budget = field(default_factory=Budget)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    @property
+    def current(self) -> Generation:
+        """The newest generation; there is one in every phase but the first WAITING."""
+        return self.generations[-1]
+
+    def live(self, generation: int) -> bool:
+        """Whether word from this generation still counts."""
+        return bool(self.generations) and self.current.generation == generation
+
+    def heard_step(self, generation: int) -> int:
+        """The newest step of this generation up to which all records are in the journal."""
+        life = self.life(generation)
+        return -1 if life is None else life.heard_step
+
+    def life(self, generation: int) -> Generation | None:
+        """One of the run's generations, which are numbered without a gap."""
+        index = generation - self.generations[0].generation if self.generations else -1
+        return self.generations[index] if 0 <= index < len(self.generations) else None
+
+    @property
+    def step_s(self) -> float | None:
+        return None if self.last is None else self.last.step_s

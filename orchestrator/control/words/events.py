@@ -1,0 +1,284 @@
+"""What the controller is told. Each event is a value that the journal can hold as one JSON line."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.parallel.state.root_manifest import ShardFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The controller begins to act; nodes may have joined before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRestarted:
+    """The controller died and is back, in the state that its journal told.
+
+    `down_s` is the time since the newest event before this one, of any kind.
+    """
+
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A node offers room for `slots` workers. Repeated offers of a known node are ignored.
+
+    `host` is what stays the same when a machine comes back under another name: its address.
+    """
+
+    node: str
+    slots: int
+    domain: str = ""
+    head: bool = False
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDraining:
+    """A node is about to leave, at `deadline_s` if that is known: a moment, not a duration."""
+
+    node: str
+    cause: str
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSilent:
+    """A node's agent has missed its beats for one patience: a suspect, not yet lost."""
+
+    node: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    """A node is dead for good. `died_at_s` is set where the moment of death is known."""
+
+    node: str
+    cause: str
+    died_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultUp:
+    """The vault of a node is there, empty; others reach it at `address`, "ip:port"."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultLost:
+    """The vault of a node is dead, and with it all that it held."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VaultTold:
+    """The sealed slots of a vault, in answer to AskVaults of `generation`."""
+
+    node: str
+    generation: int
+    slots: tuple[VaultSlot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReady:
+    """A worker's process is warm and can join the next generation.
+
+    `device` is the index of the accelerator that it was given, None for none.
+    """
+
+    worker: str
+    node: str
+    pid: int
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost:
+    """A worker's process is dead or was given up. `died_at_s` as in NodeLost."""
+
+    worker: str
+    cause: str
+    died_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFrozen:
+    """A worker's process lives and gives no sign: it must be killed before it counts as lost."""
+
+    worker: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBroken:
+    """A collective failed on this worker; its groups are closed already. It does not say who."""
+
+    worker: str
+    generation: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParked:
+    """A trainer thread stands still outside of `generation`: fenced, or drained at a boundary.
+
+    `at_step` is the step whose state it holds its part of, None if it holds none, and `held_in` the
+    generation in which it got that part: not this one, if it was fenced before it restored. It is
+    None in journals of versions whose workers held all of the state.
+    `records` are the steps that the controller may not have heard of yet.
+    """
+
+    worker: str
+    generation: int
+    at_step: int | None
+    drained: bool
+    records: tuple[StepRecord, ...] = ()
+    held_in: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFormed:
+    """The groups of `generation` stand on this worker."""
+
+    worker: str
+    generation: int
+    form_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRestored:
+    """The worker holds the state that the generation starts from, and trains on."""
+
+    worker: str
+    generation: int
+    at_step: int
+    restore_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFailed:
+    """State could not be restored: a corrupt or missing checkpoint.
+
+    `name` is the checkpoint's, or `slot_label` of the slot of a vault; empty for peers.
+    """
+
+    worker: str
+    generation: int
+    name: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDone:
+    """The finished steps since the last report, oldest first; sent by rank 0 once a second."""
+
+    worker: str
+    generation: int
+    records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSaved:
+    """A rank's files of the checkpoint at `step` are on storage, not yet committed."""
+
+    worker: str
+    generation: int
+    step: int
+    files: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveFailed:
+    """A rank could not write its files of the checkpoint at `step`."""
+
+    worker: str
+    generation: int
+    step: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """The manifest of the checkpoint `name` is on storage."""
+
+    generation: int
+    step: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFailed:
+    """The manifest could not be put: full disk, or another controller has claimed the run."""
+
+    generation: int
+    step: int
+    error: str
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerErred:
+    """The job itself failed on this worker (corrupt data, a bug): retrying cannot help.
+
+    `generation` is 0 for a worker that was not in any yet.
+    """
+
+    worker: str
+    generation: int
+    error: str
+    user_error: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Somebody wants the run to end at the next step boundary, saved: a user, or a lease."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRequested:
+    """Somebody wants the run to use so many nodes, as far as there are any."""
+
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The deadline that the controller asked for has passed."""
+
+
+Event = (
+    RunStarted
+    | ControllerRestarted
+    | NodeJoined
+    | NodeDraining
+    | NodeSilent
+    | NodeLost
+    | VaultUp
+    | VaultLost
+    | VaultTold
+    | WorkerReady
+    | WorkerLost
+    | WorkerFrozen
+    | GroupBroken
+    | WorkerParked
+    | WorkerFormed
+    | WorkerRestored
+    | RestoreFailed
+    | StepsDone
+    | FilesSaved
+    | SaveFailed
+    | CheckpointCommitted
+    | CommitFailed
+    | WorkerErred
+    | StopRequested
+    | ScaleRequested
+    | Tick
+)

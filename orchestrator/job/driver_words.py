@@ -1,0 +1,43 @@
+"""What the command and the cluster tell each other about a run."""
+
+from dataclasses import dataclass
+
+from remesh.orchestrator.job.kills import Kill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How to start a run. `address` names a running Ray cluster; without it one is started here.
+
+    A run of a `submission` outlives its driver, and is taken up by the next driver of the same one.
+    """
+
+    nodes: int = 2
+    workers_per_node: int = 2
+    kills: tuple[Kill, ...] = ()
+    fresh: bool = False
+    address: str | None = None
+    submission: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """Where a run stands now. `announcements` are the sentences since the last poll.
+
+    `status` is empty until the run has `ended`, then finished, failed or stopped; `reason` is one
+    sentence, and `user_error` says that it names something to be changed first.
+    """
+
+    phase: str
+    step: int
+    steps: int
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    layout: str = ""
+    generation: int = 0
+    workers: int = 0
+    announcements: tuple[str, ...] = ()
+    ended: bool = False
+    status: str = ""
+    reason: str = ""
+    user_error: bool = False

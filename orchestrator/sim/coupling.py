@@ -1,0 +1,201 @@
+"""A simulated mesh: what couples the processes of one generation through their collectives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.records import Held
+from remesh.orchestrator.control.words.recovery import slots_of
+from remesh.orchestrator.plan.buddies import buddies
+from remesh.orchestrator.sim.parts import is_whole
+from remesh.orchestrator.sim.process import Doing, Process, Vote
+from remesh.orchestrator.sim.vault import Snapshots, open_snapshots
+from remesh.orchestrator.sim.world import InvariantError, World
+
+
+@dataclass(slots=True, eq=False)
+class Mesh:
+    """Forms when all members have come; a step ends when all have voted. `offers` has what they
+    came with: the step, the part of its state, and its value.
+
+    A dead member or one that left breaks the others' collectives after a short while, whoever of
+    them waits; a frozen or unreachable one breaks nothing and lets everybody wait.
+    """
+
+    world: World
+    form: Form
+    processes: dict[str, Process]
+    reachable: Callable[[set[str]], bool]
+    voted: Callable[[int, int], None]
+    arrived: set[str] = field(default_factory=set)
+    offers: dict[str, tuple[int | None, Held, int]] = field(default_factory=dict)
+    at_boundary: set[str] = field(default_factory=set)
+    buddies: dict[str, str] | None = None
+    voting: bool = False
+    waiting: bool = False
+    torn: bool = False
+    store_lost: bool = False
+
+    @property
+    def generation(self) -> int:
+        return self.form.generation
+
+    @property
+    def members(self) -> list[Process]:
+        """Members that were ever heard of; one whose process is gone stays here as a dead one."""
+        return [self.processes[m.worker] for m in self.form.members]
+
+    def part_of(self, process: Process) -> Held:
+        """Which part of the state belongs to the process' place."""
+        layout, shard_size = self.form.layout, self.form.shard_size
+        return Held(layout=layout, shard_size=shard_size, rank=process.rank)
+
+    def value_at(self, step: int) -> int:
+        """What the members came with at `step`: all parts of it, and of one and the same value."""
+        for member in self.form.members:
+            at_step, held, _ = self.offers[member.worker]
+            if member.at_step == step and (at_step, held) != (step, member.held):
+                raise InvariantError(f"{member} came with {held} at {at_step}")
+        slots = slots_of(self.form.restore)
+        named = [member.worker for member in self.form.members if member.at_step == step]
+        came = [self.offers[name] for name in named]
+        if not is_whole([held for _, held, _ in came] + [slot.held for slot in slots]):
+            raise InvariantError(f"{self.form} starts from parts that are not all there")
+        stored = [self.world.vaults[slot.vault].find(slot) for slot in slots]
+        values = {value for _, _, value in came} | {slot.value for slot in stored if slot}
+        if len(values) > 1:
+            raise InvariantError(f"{self.form} starts from a mixture of states")
+        return values.pop() if values else 0
+
+    def snapshots_of(self, process: Process) -> Snapshots | None:
+        """The one way of a rank to the vaults in this generation, if it is to put snapshots."""
+        held = self.part_of(process)
+        if not self.world.settings.snapshot_every or not held.is_first:
+            return None
+        if self.buddies is None:
+            alive = {vault.node: "" for vault in self.world.vaults.values() if vault.alive}
+            self.buddies = buddies(alive)
+        places = (process.node, self.buddies.get(process.node))
+        return open_snapshots(self.world, self.generation, held, self.form.from_step, places)
+
+    def has_sources(self) -> bool:
+        """Whether all that came with a part are still here."""
+        step = self.form.from_step
+        names = [member.worker for member in self.form.members if member.at_step == step]
+        return all(self.processes[name].in_mesh(self.generation) for name in names)
+
+    def arrive(self, process: Process) -> None:
+        if self.store_lost:
+            self._break_soon(process)
+            return
+        self.arrived.add(process.name)
+        self.offers[process.name] = (process.at_step, process.held, process.value)
+        timeout_s = self.world.settings.patience_s * self.world.between(1.0, 2.0)
+        process.soon(timeout_s, lambda: self._form_timed_out(process))
+        if len(self.arrived) == len(self.form.members):
+            for member in self.members:
+                member.soon(self.world.between(0.002, 0.007), partial(member.formed, self.form))
+
+    def lose_store(self) -> None:
+        """The place where members find each other is gone; a mesh that stands does not need it."""
+        self.store_lost = True
+        for member in self.members:
+            if member.in_mesh(self.generation) and member.doing is Doing.FORMING:
+                self._break_soon(member)
+
+    def ready(self, process: Process) -> None:
+        """A member stands at a step boundary and goes into the next step."""
+        self.at_boundary.add(process.name)
+        if self.torn:
+            self._break_soon(process)
+        elif len(self.at_boundary) == len(self.form.members):
+            self.at_boundary.clear()
+            self.voting = True
+            step_s = self.world.settings.step_s * self.world.between(0.8, 1.3)
+            self.world.agenda.after(step_s, lambda: self._vote(step_s))
+
+    def left(self, process: Process) -> None:
+        """A member's groups are closed: the others' collectives fail soon after."""
+        self.torn = True
+        for member in self.members:
+            if member is not process:
+                self._break_soon(member)
+
+    def died(self, process: Process) -> None:
+        """A death amid the vote lets it pass for some of the others and not for the rest."""
+        if self.voting and self.world.chance.random() < 0.4:  # noqa: PLR2004 - a share of deaths
+            self._pass([m for m in self.members if self.world.chance.random() < 0.5])  # noqa: PLR2004
+        self.left(process)
+
+    def resume(self) -> None:
+        """Somebody thawed or came back: a vote that waited goes on."""
+        if self.waiting:
+            self.waiting = False
+            self.world.agenda.after(0.001, lambda: self._vote(self.world.settings.step_s))
+
+    def _break_soon(self, process: Process) -> None:
+        delay_s = self.world.between(0.01, 0.13)
+        process.soon(delay_s, lambda: process.broken(self.generation, "a peer is gone"))
+
+    def _form_timed_out(self, process: Process) -> None:
+        if process.in_mesh(self.generation) and process.doing is Doing.FORMING:
+            process.broken(self.generation, "forming timed out")
+
+    def _vote(self, step_s: float) -> None:
+        members = self.members
+        if not self.voting or not all(m.in_mesh(self.generation) for m in members):
+            return
+        if any(m.frozen for m in members) or not self.reachable({m.node for m in members}):
+            self.waiting = True
+            return
+        self.voted(self.generation, (members[0].at_step or 0) + 1)
+        self._pass(members, step_s)
+
+    def _pass(self, members: list[Process], step_s: float | None = None) -> None:
+        self.voting = False
+        drains = [m.drain for m in self.members if m.drain is not None]
+        step = max(m.at_step or 0 for m in self.members) + 1
+        stable, snapshot = self._ballots(step)
+        vote = Vote(
+            leave=bool(drains),
+            save=any(drain.save for drain in drains),
+            snapshot=snapshot,
+            stable=stable,
+        )
+        if members:
+            self._promise(stable)
+        for member in members:
+            if member.in_mesh(self.generation) and member.doing is Doing.TRAINING:
+                step = (member.at_step or 0) + 1
+                seconds = step_s or self.world.settings.step_s
+                member.act(partial(member.update, step, seconds, vote))
+
+    def _ballots(self, step: int) -> tuple[int, bool]:
+        """The step that is safe for all who put snapshots; whether all can put one of this step."""
+        keepers = [m for m in self.members if self.part_of(m).is_first]
+        ballots = [m.snapshots.ballot(step) for m in keepers if m.snapshots is not None]
+        if len(ballots) < len(keepers):
+            return -1, False
+        return min(safe for safe, _ in ballots), all(ready for _, ready in ballots)
+
+    def _promise(self, stable: int) -> None:
+        before = self.world.promised.get(self.generation, (-1, []))
+        if stable <= before[0]:
+            return
+        places = []
+        for member in self.members:
+            snapshots = member.snapshots
+            if snapshots is None:
+                continue
+            key = (self.generation, member.rank)
+            vaults = [v for v in (snapshots.vault, snapshots.buddy) if v is not None]
+            having = [
+                vault
+                for vault in vaults
+                if any(s.sealed and s.step == stable for s in vault.leases.get(key, ()))
+            ]
+            if not having and all(vault.alive for vault in vaults):
+                raise InvariantError(f"step {stable} is stable and {member.name} has not sealed it")
+            places += [(vault, member.rank) for vault in having]
+        self.world.promised[self.generation] = (stable, places)
