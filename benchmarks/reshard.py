@@ -25,8 +25,8 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Placement, Replicate, Shard, zeros
 
-from remesh.actors.saver import Saver
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.events import Event, FilesSaved
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import Fence

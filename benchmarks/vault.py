@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from rows import Row, cost, report
 
+from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name
 from remesh.actors.orders import FormOrder, VaultOrder
-from remesh.actors.snapshots import Snapshots
-from remesh.actors.storage import LocalStorage
-from remesh.actors.vault_leftovers import SHARED_MEMORY, folder_name
-from remesh.actors.vault_memory import VaultMemory
-from remesh.actors.vault_pace import SHARE
-from remesh.actors.vault_reader import reading
-from remesh.actors.vault_server import VaultServer
-from remesh.actors.vault_shelf import Shelf
-from remesh.actors.warm_up import engine_spec
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.vault.shelf import Shelf
+from remesh.actors.vault.slot_reader import reading
+from remesh.actors.vault.vault_memory import VaultMemory
+from remesh.actors.vault.vault_server import VaultServer
+from remesh.actors.worker.preparing import engine_spec
+from remesh.actors.worker.snapshot_pace import SHARE
+from remesh.actors.worker.snapshot_taker import Snapshots
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
 from remesh.orchestrator.job.job import load_job

@@ -69,7 +69,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command(epilog=LS_EXAMPLES)
 def ls(target: Target, *, as_json: AsJson = False) -> int:
     """List the checkpoints of a run, newest first."""
-    from remesh.actors.checkpoints import find, rows  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.checkpoints.looking import find, rows  # noqa: PLC0415 - keeps --help fast
 
     _show({"checkpoints": rows(find(target))}, as_json=as_json)
     return 0
@@ -78,8 +78,8 @@ def ls(target: Target, *, as_json: AsJson = False) -> int:
 @app.command(epilog=VERIFY_EXAMPLES)
 def verify(target: Target) -> int:
     """Read every byte of a checkpoint, or of all of a run, and prove it by its hashes."""
-    from remesh.actors.checkpoints import find  # noqa: PLC0415 - keeps --help fast
-    from remesh.actors.exporting import verify_all  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.exporting import verify_all  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.looking import find  # noqa: PLC0415 - keeps --help fast
 
     verify_all(find(target), typer.echo)
     return 0
@@ -91,7 +91,7 @@ def show(target: Target, *, as_json: AsJson = False) -> int:
 
     Without a step it is the newest.
     """
-    from remesh.actors.checkpoints import find, shown  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.checkpoints.looking import find, shown  # noqa: PLC0415 - keeps --help fast
 
     _show(shown(find(target)), as_json=as_json)
     return 0
@@ -111,8 +111,8 @@ def export(
 
     Without a step it is the newest.
     """
-    from remesh.actors.checkpoints import find  # noqa: PLC0415 - keeps --help fast
-    from remesh.actors.exporting import export as write  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.exporting import export as write  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.looking import find  # noqa: PLC0415 - keeps --help fast
 
     typer.echo(write(find(target), form.value, out, _DTYPES[dtype], typer.echo))
     return 0
@@ -133,7 +133,7 @@ def import_(
 
     Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
     """
-    from remesh.actors.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.cli.datasets import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
     from remesh.orchestrator.job.job import load_job  # noqa: PLC0415

@@ -90,7 +90,7 @@ def ls(
     """List the jobs of a cluster: where each stands, and why."""
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
 
-    from remesh.actors.job_server import JobServer  # noqa: PLC0415
+    from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
     from remesh.cli.jobs import job_rows, require_address, show_jobs  # noqa: PLC0415
     from remesh.cli.status import print_json  # noqa: PLC0415
 

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from remesh.actors import jobs
-from remesh.actors.job_logs import follow, print_logs, progress_of
-from remesh.actors.job_server import JobServer
-from remesh.actors.jobs import Attempt, Jobs
+from remesh.actors.jobs import cluster_jobs as jobs
+from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
+from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
+from remesh.actors.jobs.job_server import JobServer
 from remesh.orchestrator.job.job import load_job, read_job_file
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
 from remesh.orchestrator.user_errors import UserError

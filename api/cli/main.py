@@ -127,7 +127,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
 @app.command(epilog=STATUS_EXAMPLES)
 def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
     """Show where a run stands: phase, mesh, generations and why each began."""
-    from remesh.actors.status import read_status  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.run.status import read_status  # noqa: PLC0415 - keeps --help fast
     from remesh.cli.status import print_json, run_dir_of, show_status  # noqa: PLC0415
 
     found = read_status(run_dir_of(target))
@@ -141,7 +141,7 @@ def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
 @app.command(epilog=EVENTS_EXAMPLES)
 def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
     """List what happened in a run, oldest first."""
-    from remesh.actors.status import read_events  # noqa: PLC0415 - keeps --help fast
+    from remesh.actors.run.status import read_events  # noqa: PLC0415 - keeps --help fast
     from remesh.cli.status import print_json, run_dir_of, show_events  # noqa: PLC0415
 
     found = read_events(run_dir_of(target))

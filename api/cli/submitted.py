@@ -2,7 +2,7 @@
 
 import os
 
-from remesh.actors.entry_point import own_submission
+from remesh.actors.jobs.entry_point import own_submission
 from remesh.cli.run import train
 from remesh.orchestrator.job.driver_words import RunOptions
 

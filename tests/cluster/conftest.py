@@ -11,7 +11,7 @@ import hosts as real_hosts
 from local_hosts import LocalHosts
 from place import SHORT, Place
 
-from remesh.actors.local_cluster import LocalCluster
+from remesh.actors.cluster.local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from place import until
 
-from remesh.actors.local_cluster import HEALTH, OBJECT_STORE_BYTES
-from remesh.actors.processes import kill, look, processes
+from remesh.actors.cluster.local_cluster import HEALTH, OBJECT_STORE_BYTES
+from remesh.actors.node.processes import kill, look, processes
 
 PORT = 6379
 LISTEN = "0A"
@@ -66,7 +66,7 @@ class Hosts:
         # Ray limits the length of socket paths, so it is not TMPDIR.
         self.folder = Path(tempfile.mkdtemp(prefix="remesh-hosts-", dir="/tmp"))
         self.supervisor = subprocess.Popen(
-            [sys.executable, "-m", "remesh.actors.supervisor", str(self.folder)],
+            [sys.executable, "-m", "remesh.actors.cluster.supervisor", str(self.folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

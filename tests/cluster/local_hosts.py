@@ -5,8 +5,8 @@ import signal
 
 from place import until
 
-from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.processes import kill, look, session_members
+from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.node.processes import kill, look, session_members
 
 LEAVE_LIMIT_S = 60
 

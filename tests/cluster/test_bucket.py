@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).parents[1] / "dist"))
 
 from s3_server import HOST, make_bucket, s3_server
 
-from remesh.actors.storage_url import open_storage
+from remesh.actors.storage.storage_url import open_storage
 
 
 def test_a_run_is_saved_to_a_bucket_and_continued_from_there(place, monkeypatch):

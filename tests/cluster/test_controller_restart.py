@@ -6,9 +6,9 @@ import signal
 import pytest
 from place import SHORT, until
 
-from remesh.actors.contact import ask
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.status import read_events, read_status
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.status import read_events, read_status
 
 SHORT_STEPS = 80  # those of the short job, the first ones of every run here
 BACK = "the controller is back"

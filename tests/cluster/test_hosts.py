@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from place import REPOSITORY, SHORT, Place, until
 
-from remesh.actors.journal_files import read_journals
-from remesh.actors.processes import look, processes
+from remesh.actors.node.processes import look, processes
+from remesh.actors.run.journal_files import read_journals
 
 EARLY = 10
 AFTER = 5

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from place import SHORT, until
 
-from remesh.actors.contact import ask
-from remesh.actors.run_folder import RunFolder
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
 
 
 def shared_memory():

@@ -13,13 +13,13 @@ import pytest
 from place import SHORT, Place, until
 from way import Way
 
-from remesh.actors import jobs
-from remesh.actors.contact import ask
-from remesh.actors.job_logs import follow
-from remesh.actors.job_server import JobServer
-from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.run_view import report_of
+from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.jobs import cluster_jobs as jobs
+from remesh.actors.jobs.job_logs import follow
+from remesh.actors.jobs.job_server import JobServer
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.run_view import report_of
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import Submission
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from place import SHORT, Place, until
 
-from remesh.actors.contact import ask
-from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.processes import look, processes
-from remesh.actors.run_folder import RunFolder
+from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.node.processes import look, processes
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
 
 LIMIT_S = 60
 GONE_S = 20

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.local_cluster import LocalCluster
-from remesh.actors.private_ray import TRIED_WITH, ray_worker
-from remesh.actors.processes import look, processes, session_members
+from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.cluster.private_ray import TRIED_WITH, ray_worker
+from remesh.actors.node.processes import look, processes, session_members
 from remesh.orchestrator.user_errors import UnreachableError
 
 READY_LIMIT_S = 60.0
@@ -19,7 +19,7 @@ GONE_LIMIT_S = 2.0
 
 OWNER = """
 import json, os, time
-from remesh.actors.local_cluster import LocalCluster
+from remesh.actors.cluster.local_cluster import LocalCluster
 
 cluster = LocalCluster.start(nodes=2, workers_per_node=1, spares=1)
 os.environ.update(cluster.environment())

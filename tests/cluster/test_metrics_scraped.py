@@ -16,11 +16,11 @@ from needed import program
 from scraper import Scraper
 from tallied_drive import tallied
 
-from remesh.actors.contact import ask
-from remesh.actors.journal_files import Journal
-from remesh.actors.replay import replayed
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.run_metrics import RunMetrics
+from remesh.actors.controller.replay import replayed
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_files import Journal
+from remesh.actors.run.run_metrics import RunMetrics
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.job.tables import MetricsTable
 

@@ -7,8 +7,8 @@ import time
 
 from place import SHORT, until
 
-from remesh.actors.contact import ask
-from remesh.actors.run_folder import RunFolder
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
 
 FAULTS = ("kill", "freeze", "two kills")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.processes import kill, look, session_members
+from remesh.actors.node.processes import kill, look, session_members
 
 LIMIT_S = 2.0
 
@@ -39,7 +39,7 @@ time.sleep(600)
 OWNER = """
 import subprocess, sys, time
 supervisor = subprocess.Popen(
-    [sys.executable, "-m", "remesh.actors.supervisor", sys.argv[1]],
+    [sys.executable, "-m", "remesh.actors.cluster.supervisor", sys.argv[1]],
     stdin=subprocess.PIPE, start_new_session=True,
 )
 print(supervisor.pid, flush=True)
@@ -76,7 +76,7 @@ class Supervisor:
     def __init__(self, folder):
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "remesh.actors.supervisor", str(folder)],
+            [sys.executable, "-m", "remesh.actors.cluster.supervisor", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from place import SHORT, until
 
-from remesh.actors.run_folder import RunFolder
+from remesh.actors.run.folder import RunFolder
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARDED = (

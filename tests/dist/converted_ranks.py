@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from small_engine import spec, work_of
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.files.convert import open_weights, read_model
 from remesh.parallel.files.convert_names import hugging_face_name

@@ -8,7 +8,7 @@ import pytest
 from recorded_disk import Crash, HastyDisk, RecordedDisk, cuts
 from small_checkpoint import manifest_of, newest_state, save, write
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.root_manifest import CheckpointRef
 

@@ -8,7 +8,7 @@ import torch
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of, newest_state, save, state, write, write_and_commit
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.root_manifest import CheckpointRef

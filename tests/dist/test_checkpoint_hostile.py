@@ -9,7 +9,7 @@ import torch
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of, newest_state, save, write
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.fragments import whole

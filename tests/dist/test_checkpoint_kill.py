@@ -9,7 +9,7 @@ import torch
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.reading import read

@@ -9,7 +9,7 @@ import torch
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole

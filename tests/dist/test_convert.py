@@ -14,9 +14,9 @@ from converted_ranks import (
     train_and_save,
 )
 
-from remesh.actors.checkpoints import find
-from remesh.actors.exporting import export
-from remesh.actors.storage import LocalStorage
+from remesh.actors.checkpoints.looking import find
+from remesh.actors.checkpoints.exporting import export
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.files.convert import read_model
 from remesh.parallel.spec import ZeroSpec

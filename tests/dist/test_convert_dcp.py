@@ -15,7 +15,7 @@ from converted_ranks import save_shards
 from small_checkpoint import write_and_commit
 from small_engine import MODEL
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert_dcp import open_weights, write_checkpoint

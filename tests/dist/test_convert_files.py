@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_engine import MODEL, spec, started, state_hash, work_of
 
-from remesh.actors.importing import START, write_start
-from remesh.actors.storage import LocalStorage
+from remesh.actors.checkpoints.importing import START, write_start
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.groups.mesh import Mesh

@@ -8,8 +8,8 @@ from s3_server import HOST, make_bucket, s3_server
 from small_checkpoint import write_and_commit
 from small_engine import MODEL, spec
 
-from remesh.actors.checkpoints import find
-from remesh.actors.storage_url import open_storage
+from remesh.actors.checkpoints.looking import find
+from remesh.actors.storage.storage_url import open_storage
 from remesh.cli.main import main
 from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert import open_weights, read_model, write_model

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_engine import spec, started, work_of
 
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig

@@ -5,10 +5,10 @@ import torch
 from s3_server import HOST, make_bucket, s3_server
 from small_engine import spec, started, state_hash, work_of
 
-from remesh.actors.commits import Losses, commit_checkpoint
+from remesh.actors.controller.commits import Losses, commit_checkpoint
 from remesh.actors.orders import RunSpec
-from remesh.actors.run_folder import RunFolder, check_shared
-from remesh.actors.saver import Saver
+from remesh.actors.run.folder import RunFolder, check_shared
+from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
 from remesh.orchestrator.control.words.records import StepRecord

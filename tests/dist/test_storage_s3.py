@@ -8,8 +8,8 @@ import pytest
 from s3_server import HOST, Line, make_bucket, s3_server
 from small_checkpoint import newest_state, save, state, write_and_commit
 
-from remesh.actors.storage_patience import Patience
-from remesh.actors.storage_url import open_storage
+from remesh.actors.storage.patience import Patience
+from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed

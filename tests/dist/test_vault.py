@@ -8,11 +8,11 @@ import pytest
 from small_engine import spec, started, state_hash, work_of
 
 from remesh.actors.orders import FormOrder, VaultOrder
-from remesh.actors.snapshots import Snapshots
-from remesh.actors.vault_memory import VaultMemory
-from remesh.actors.vault_reader import reading
-from remesh.actors.vault_server import VaultServer
-from remesh.actors.vault_shelf import Shelf
+from remesh.actors.worker.snapshot_taker import Snapshots
+from remesh.actors.vault.vault_memory import VaultMemory
+from remesh.actors.vault.slot_reader import reading
+from remesh.actors.vault.vault_server import VaultServer
+from remesh.actors.vault.shelf import Shelf
 from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.step.engine import Engine

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from remesh.actors.jobs import RayJob
+from remesh.actors.jobs.cluster_jobs import RayJob
 from remesh.orchestrator.user_errors import RemeshError, UnreachableError
 
 

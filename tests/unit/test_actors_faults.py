@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.faults import Faults, died_at_s
+from remesh.actors.node.processes import session_members
 from remesh.actors.orders import RunSpec
-from remesh.actors.processes import session_members
-from remesh.actors.storage import LocalStorage
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.worker.ordered_kills import Faults, died_at_s
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.kills import Kill
 

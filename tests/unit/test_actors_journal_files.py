@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from remesh.actors.journal_files import JournalWriter, read_journals
+from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form

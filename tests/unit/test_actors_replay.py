@@ -6,10 +6,10 @@ import time
 from control_drive import records
 from tallied_drive import tallied, through_everything
 
-from remesh.actors import replay
-from remesh.actors.inbox import Inbox
-from remesh.actors.journal_files import JournalWriter, read_journals
-from remesh.actors.replay import Snapshots, replayed
+from remesh.actors.controller import replay
+from remesh.actors.controller.inbox import Inbox
+from remesh.actors.controller.replay import Snapshots, replayed
+from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.words import events as ev

@@ -1,7 +1,7 @@
 import time
 from dataclasses import replace
 
-from remesh.actors.reporter import PARK_MARGIN_S, REMEMBERED, Reporter
+from remesh.actors.worker.reporter import PARK_MARGIN_S, REMEMBERED, Reporter
 from remesh.orchestrator.control.words.events import StepsDone
 from remesh.orchestrator.control.words.records import StepRecord
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.contact import Contact
-from remesh.actors.journal_files import JournalWriter
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.storage import TEMPORARY
+from remesh.actors.run.contact import Contact
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.storage.file_storage import TEMPORARY
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.root_manifest import (

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from remesh.actors.saver import Saver
+from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from remesh.actors.processes import kill, look, session_members
-from remesh.actors.stamps import SIZE_BYTES, Field, Stamps
+from remesh.actors.node.processes import kill, look, session_members
+from remesh.actors.node.stamps import SIZE_BYTES, Field, Stamps
 
 
 @pytest.fixture

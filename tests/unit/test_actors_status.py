@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from remesh.actors.contact import Contact, ask
-from remesh.actors.journal_files import JournalWriter
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.status import read_events, read_status
-from remesh.actors.status_server import StatusServer
+from remesh.actors.run.contact import Contact, ask
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.status import read_events, read_status
+from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.user_errors import UserError

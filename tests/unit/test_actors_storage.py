@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from remesh.actors.storage import ABANDONED_S, LocalStorage
+from remesh.actors.storage.file_storage import ABANDONED_S, LocalStorage
 from remesh.parallel.state.storage import Storage
 
 

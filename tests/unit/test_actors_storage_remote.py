@@ -5,10 +5,10 @@ import time
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from remesh.actors.storage import LocalStorage
-from remesh.actors.storage_patience import Patience
-from remesh.actors.storage_remote import RemoteStorage
-from remesh.actors.storage_url import open_storage
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.storage.patience import Patience
+from remesh.actors.storage.remote_storage import RemoteStorage
+from remesh.actors.storage.storage_url import open_storage
 
 NAMES = itertools.count()
 HASTY = Patience(num_tries=3, try_s=1, pause_s=0.001)

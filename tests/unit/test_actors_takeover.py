@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.contact import Contact, ask
-from remesh.actors.inbox import Inbox
-from remesh.actors.lives import Life
+from remesh.actors.controller.inbox import Inbox
+from remesh.actors.controller.takeover import begin, open_server
+from remesh.actors.node.lives import Life
 from remesh.actors.orders import RunSpec
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.takeover import begin, open_server
+from remesh.actors.run.contact import Contact, ask
+from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.job import load_job

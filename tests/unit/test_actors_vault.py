@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from remesh.actors.vault_leftovers import folder_name, sweep
-from remesh.actors.vault_memory import NoRoomError, VaultMemory
-from remesh.actors.vault_pace import Pace
-from remesh.actors.vault_shelf import Claim, Shelf
-from remesh.actors.vault_slots import CONTROL_BYTES, SlotMemory, SlotState
-from remesh.actors.vault_wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
+from remesh.actors.node.leftovers import folder_name, sweep
+from remesh.actors.vault.shelf import Claim, Shelf
+from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
+from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
+from remesh.actors.vault.wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
+from remesh.actors.worker.snapshot_pace import Pace
 from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
@@ -81,7 +81,7 @@ def test_a_disk_that_turns_out_to_be_full_leaves_no_file(tmp_path):
 def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path):
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from remesh.actors.vault_memory import VaultMemory\n"
+        "from remesh.actors.vault.vault_memory import VaultMemory\n"
         "memory = VaultMemory(Path(sys.argv[1])); memory.open(); memory.take(5000)\n"
         "print(flush=True); time.sleep(60)"
     )

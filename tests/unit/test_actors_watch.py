@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from remesh.actors.placement import Room
-from remesh.actors.watch import Watch, _domain, _room
+from remesh.actors.controller.watch import Watch, _domain, _room
+from remesh.actors.node.placement_groups import Room
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
 

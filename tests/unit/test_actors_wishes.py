@@ -7,9 +7,9 @@ import threading
 import pytest
 from control_drive import running
 
-from remesh.actors.contact import Contact, tell
-from remesh.actors.status_server import MAX_BODY_BYTES, StatusServer
-from remesh.actors.wishes import Wishes
+from remesh.actors.controller.wishes import Wishes
+from remesh.actors.run.contact import Contact, tell
+from remesh.actors.run.status_server import MAX_BODY_BYTES, StatusServer
 from remesh.orchestrator.control.words.events import NodeDraining, ScaleRequested
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-import remesh.actors.exporting
-import remesh.actors.importing
+import remesh.actors.checkpoints.exporting
+import remesh.actors.checkpoints.importing
 import remesh.parallel.step.engine  # noqa: F401 - at collection, not within a test's budget
-from remesh.actors.run_folder import RunFolder
-from remesh.actors.storage import LocalStorage
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.cli.main import main
 from remesh.orchestrator.job.job import load_job
 from remesh.parallel.files.convert import write_model

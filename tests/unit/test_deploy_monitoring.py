@@ -11,8 +11,8 @@ import pytest
 import yaml
 from needed import program
 
-from remesh.actors.metrics import TABLE
-from remesh.actors.picture import AXES
+from remesh.actors.run.metrics import TABLE
+from remesh.actors.run.picture import AXES
 from remesh.orchestrator.accounts.goodput import PHASES, REASONS
 from remesh.orchestrator.accounts.tally import PARTS, Cause
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState

@@ -3,7 +3,7 @@ import itertools
 import pytest
 from jobs_fake import FakeJobs
 
-from remesh.actors.job_logs import GAP_LIMIT_S, follow, print_logs
+from remesh.actors.jobs.job_logs import GAP_LIMIT_S, follow, print_logs
 from remesh.orchestrator.user_errors import UnreachableError
 
 PREAMBLE = "Runtime env is setting up.\nRunning entrypoint for job a: sh -c x\n"

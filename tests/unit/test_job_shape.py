@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.submit import _shape
+from remesh.actors.jobs.submit import _shape
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan.shape import Shape, spare_reason

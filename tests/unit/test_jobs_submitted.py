@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from jobs_fake import FakeJobs
 
-from remesh.actors import jobs
-from remesh.actors.entry_point import ENTRY_POINT, JOB_CONFIG, own_submission
-from remesh.actors.job_server import JobServer, room_of
-from remesh.actors.jobs import RayJob
-from remesh.actors.submit import driver_lease_s
+from remesh.actors.jobs import cluster_jobs as jobs
+from remesh.actors.jobs.cluster_jobs import RayJob
+from remesh.actors.jobs.entry_point import ENTRY_POINT, JOB_CONFIG, own_submission
+from remesh.actors.jobs.job_server import JobServer, room_of
+from remesh.actors.jobs.submit import driver_lease_s
 from remesh.cli.jobs import SubmitRequest, job_rows, submission_of
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job

@@ -12,8 +12,8 @@ from needed import program
 from prometheus_client.parser import text_string_to_metric_families
 from tallied_drive import TalliedDrive, tallied, through_everything
 
-from remesh.actors.metrics import TABLE, Row, render, table
-from remesh.actors.picture import Picture
+from remesh.actors.run.metrics import TABLE, Row, render, table
+from remesh.actors.run.picture import Picture
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller

@@ -10,12 +10,12 @@ from contextlib import closing
 import pytest
 from tallied_drive import through_everything
 
-from remesh.actors.journal_files import Journal
-from remesh.actors.metrics import render
-from remesh.actors.picture import Picture
-from remesh.actors.replay import replayed
-from remesh.actors.run_metrics import RunMetrics
-from remesh.actors.status_server import StatusServer
+from remesh.actors.controller.replay import replayed
+from remesh.actors.run.journal_files import Journal
+from remesh.actors.run.metrics import render
+from remesh.actors.run.picture import Picture
+from remesh.actors.run.run_metrics import RunMetrics
+from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.job.tables import MetricsTable
 
 NODE_IP = "127.0.0.2"

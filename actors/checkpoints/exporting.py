@@ -1,0 +1,76 @@
+"""Checkpoints proven to be whole, and written for others."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from remesh.actors.checkpoints.looking import Target
+from remesh.actors.storage.storage_url import open_storage
+from remesh.actors.storage.watched_storage import WatchedStorage
+from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.files import convert, convert_dcp
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.state.checkpoint import read_manifest
+from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.state.root_manifest import CheckpointManifest
+
+Note = Callable[[str], None]
+Format = Literal["hf", "dcp"]
+
+
+def verify_all(target: Target, note: Note) -> None:
+    """Reads every byte of the named checkpoint, or of all.
+
+    Raises: CheckpointError that names all that are bad, once the others are proven.
+    """
+    problems = []
+    for ref in [target.ref] if target.ref else target.refs:
+        watched = WatchedStorage(target.storage, partial(_note_read, note, f"{ref.name}: "))
+        try:
+            note(f"{ref.name} is whole: {verify(watched, ref):,} bytes")
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        raise CheckpointError("; ".join(problems))
+
+
+def export(target: Target, form: Format, out: str, dtype: str, note: Note) -> str:
+    """Writes a checkpoint for others, into an empty place; says what has been written.
+
+    Cost: memory for a file of 2 GB and its weights in fp32 (hf), or for the whole state (dcp).
+    Raises: UserError, CheckpointError.
+    """
+    ref = target.named
+    config = _model(read_manifest(target.storage, ref))
+    watched = WatchedStorage(target.storage, partial(_note_read, note, ""))
+    read = partial(read_fragments, watched, ref)
+    place = open_storage(out)
+    if place.list(""):
+        raise UserError(f"{out} is not empty; name a new folder")
+    if form == "hf":
+        files = convert.write_model(place, config, read, dtype)
+        return f"{ref.name} is in {out}: {', '.join(files)}"
+    if "://" in out:
+        raise UserError(f"{out}: torch writes distributed checkpoints to folders; name a folder")
+    convert_dcp.write_checkpoint(Path(out), config, read)
+    return f"{ref.name} is in {out}: read it with torch.distributed.checkpoint.load"
+
+
+def _model(manifest: CheckpointManifest) -> ModelConfig:
+    told = manifest.fingerprint
+    names = [field.name for field in fields(ModelConfig)]
+    values: dict[str, Any] = {n: told[f"model.{n}"] for n in names if f"model.{n}" in told}
+    try:
+        return ModelConfig(seq_len=int(told["train.seq_len"]), **values)
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{manifest.ref.name} does not tell its model ({error}); export it with the version "
+            "that wrote it"
+        ) from None
+
+
+def _note_read(note: Note, of: str, num_bytes: int) -> None:
+    note(f"{of}{num_bytes / 1e9:.1f} GB read")

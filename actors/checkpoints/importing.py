@@ -1,0 +1,139 @@
+"""Other people's weights as the first checkpoint of a run, from which `remesh run` goes on.
+
+The checkpoint is one of step 0: the weights as they are found, moments and counts 0, no sequence
+consumed. It is written and committed as those of a run are, and the run takes it up as it would
+take up any other. Its generation is 0, before all that the run forms.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from remesh.actors.checkpoints.exporting import Format
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_files import read_journals
+from remesh.actors.storage.storage_url import open_storage
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.files import convert, convert_dcp
+from remesh.parallel.files.weights import Weights
+from remesh.parallel.holding.shard_state import COUNT, MOMENTS
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
+from remesh.parallel.state.checkpoint import commit
+from remesh.parallel.state.fragments import whole
+from remesh.parallel.state.reshard import Held
+from remesh.parallel.state.root_manifest import (
+    CheckpointManifest,
+    CheckpointRef,
+    DataPosition,
+    ShardFile,
+    shard_file_name,
+)
+from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.state.storage import Storage
+from remesh.parallel.state.writers import writes
+
+FILE_BYTES = 2**30
+START = CheckpointRef(step=0, generation=0)
+
+Note = Callable[[str], None]
+
+
+def open_source(job: Job, form: Format, source: str) -> Weights:
+    """The weights in a folder or behind a URL, which have to be those of the job's model.
+
+    Raises: UserError, CheckpointError or LayoutError, with the cure.
+    """
+    return _open(_model(job), form, source)
+
+
+def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> CheckpointRef:
+    """Makes a new run of this job that starts from these weights.
+
+    Cost: memory for a file of 1 GB; nothing is committed before all is written.
+    Raises: UserError or CheckpointError, with no run begun.
+    """
+    folder = RunFolder(job.run_dir, job.checkpoint.url)
+    folder.probe()
+    with folder.lock():
+        folder.check_free()
+        _check_new(folder)
+        files = write_start(folder.guarded, parameter_shapes(_model(job)), weights, note)
+        manifest = CheckpointManifest(
+            step=START.step,
+            generation=START.generation,
+            fingerprint=job.fingerprint(data_digest),
+            bit_key=job.bit_key,
+            data=DataPosition(digest=data_digest, position=0),
+            files=tuple(files),
+            created_by={name: version(name) for name in ("remesh", "torch")},
+        )
+        return commit(folder.guarded, manifest)
+
+
+def write_start(
+    storage: Storage, shapes: Shapes, weights: Weights, note: Note, file_bytes: int = FILE_BYTES
+) -> list[ShardFile]:
+    """The files of a state at step 0 with these weights, of about so many bytes each."""
+    state = [
+        whole(prefix + name, shape, "float32")
+        for prefix in ("", *MOMENTS)
+        for name, shape in shapes.items()
+    ]
+    state.append(whole(COUNT, (1,), "int64"))
+    num_files = -(-sum(part.num_bytes for part in state) // file_bytes)
+    held = [Held(fragment=part, holders=tuple(range(num_files))) for part in state]
+    files = []
+    room: bytearray | None = None
+    for number in range(num_files):
+        parts = weights.start(writes(held, number))
+        room = encode_fragments(parts.items(), START, room)
+        path = f"{START.name}/{shard_file_name(number, num_files)}"
+        files.append(write_shard(storage, path, room))
+        note(f"file {number + 1} of {num_files}: {files[-1].size_bytes:,} bytes")
+    return files
+
+
+def _model(job: Job) -> ModelConfig:
+    return ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
+
+
+def _open(config: ModelConfig, form: Format, source: str) -> Weights:
+    convert.refuse_pickles([source])
+    if "://" not in source and not Path(source).is_dir():
+        raise UserError(f"{source}: no such folder; name the one with the model's files")
+    storage = open_storage(source)
+    try:
+        if form == "dcp":
+            return convert_dcp.open_weights(storage, config)
+        _check_same(config, convert.read_model(storage, config.seq_len), source)
+        return convert.open_weights(storage, config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from None
+
+
+def _check_same(job: ModelConfig, found: ModelConfig, source: str) -> None:
+    """Raises: UserError with the [model] table that fits."""
+    told: Mapping[str, Any] = asdict(found)
+    other = [key for key, value in asdict(job).items() if told[key] != value]
+    if other:
+        seen = ", ".join(f"{key} = {_toml(getattr(job, key))}" for key in other)
+        need = ", ".join(f"{key} = {_toml(told[key])}" for key in other)
+        raise UserError(f"the job's [model] has {seen}; the model in {source} needs {need}")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _check_new(folder: RunFolder) -> None:
+    if folder.fingerprint() is not None or read_journals(folder.path):
+        raise UserError(
+            f"{folder.path} holds a run already; give this one another folder with "
+            "--set checkpoint.dir=DIR"
+        )

@@ -1,0 +1,191 @@
+"""A Ray cluster of several nodes on this machine, owned by the command that started it.
+
+Each node is a plain `ray start --block` in its own session with an address of its own from the
+loopback range, so that killing a session is a node's death. A supervisor process (supervisor.py)
+holds them; it ends them all when the pipe to this process closes, even by `kill -9`.
+"""
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from remesh.actors.node.processes import look
+from remesh.orchestrator.user_errors import UnreachableError
+
+FIRST_HOST = 2  # Ray rewrites 127.0.0.1
+LOOPBACK = "127.0.0.1"
+OBJECT_STORE_BYTES = 80 * 2**20
+PORT_RANGE = range(20500, 32000)  # outside of 10002-19999 (Ray's workers) and the ephemeral ports
+HEALTH = {
+    "RAY_health_check_initial_delay_ms": "3000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+}
+
+
+class LocalCluster:
+    """`address` and `environment` are what a driver needs to connect.
+
+    `job_server` is where jobs can be submitted, None where the head was started without.
+    """
+
+    def __init__(self, *, token: str, folder: Path, supervisor: subprocess.Popen[bytes]) -> None:
+        self.token = token
+        self.sessions: list[int] = []
+        self.address = ""
+        self.job_server: str | None = None
+        self._folder = folder
+        self._supervisor = supervisor
+
+    @classmethod
+    def start(
+        cls, *, nodes: int, workers_per_node: int, spares: int = 0, job_server: bool = False
+    ) -> Self:
+        """Nodes with room for `workers_per_node` each, and for `spares` more on the head.
+
+        All of them are up when it returns: a run that knows only some would form a mesh of those
+        first, and a second one soon after.
+
+        Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds.
+        """
+        # Ray limits the length of socket paths, so it is not TMPDIR.
+        folder = Path(tempfile.mkdtemp(prefix="remesh-", dir="/tmp"))
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "remesh.actors.cluster.supervisor", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        # Ray reads the token once a process: a second cluster has to take the first one's.
+        token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(16)
+        cluster = cls(token=token, folder=folder, supervisor=supervisor)
+        if job_server:
+            cluster.job_server = f"http://{LOOPBACK}:{_free_port(LOOPBACK)}"
+        try:
+            cluster.add_node(num_cpus=workers_per_node + spares)
+            cluster._wait_for(0, cluster._listens)
+            for _ in range(nodes - 1):
+                cluster.add_node(num_cpus=workers_per_node)
+            for index in range(nodes):
+                cluster._wait_for(index, partial(cluster._serves, index))
+        except BaseException:
+            cluster.close()
+            raise
+        return cluster
+
+    def add_node(self, *, num_cpus: int) -> int:
+        """The session id of a new node; the first one is the head."""
+        index = len(self.sessions)
+        host = f"127.0.0.{FIRST_HOST + index}"
+        role = ["--address", self.address] if self.address else self._head_arguments(host)
+        self.sessions.append(
+            self._ask(
+                {
+                    "argv": [*_NODE_ARGUMENTS, *role, *self._node_arguments(host, index, num_cpus)],
+                    "env": self._node_environment(),
+                    "log": str(self._folder / f"node-{index}.log"),
+                }
+            )
+        )
+        return self.sessions[-1]
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs beside the address."""
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+
+    def close(self) -> None:
+        """End every process of the cluster; returns when they are gone."""
+        assert self._supervisor.stdin
+        with suppress(BrokenPipeError):
+            self._supervisor.stdin.close()
+        self._supervisor.wait(timeout=30)
+        assert self._supervisor.stdout
+        self._supervisor.stdout.close()
+
+    def _wait_for(self, index: int, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
+        """Raises: UnreachableError with a node's last line if it ends or does not get ready."""
+        deadline_s = time.monotonic() + limit_s
+        while time.monotonic() < deadline_s and look(self.sessions[index]):
+            if ready():
+                return
+            time.sleep(0.05)
+        lines = (self._folder / f"node-{index}.log").read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+        node = f"node {index} did not join" if index else "head did not start on"
+        raise UnreachableError(f"the local Ray {node} {self.address}: {last}")
+
+    def _listens(self) -> bool:
+        """Other nodes can join; the head's own part of the cluster may still fail."""
+        host, _, port = self.address.partition(":")
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex((host, int(port))) == 0
+
+    def _serves(self, index: int) -> bool:
+        """The node is up. Without that of the head drivers wait for a minute and learn no cause."""
+        return (self._folder / f"n{index}" / "session_latest" / "sockets" / "raylet").exists()
+
+    def _head_arguments(self, host: str) -> list[str]:
+        port = _free_port(host)
+        self.address = f"{host}:{port}"
+        # Unless it is told otherwise, Ray's client server takes the same port in every cluster.
+        head = ["--head", "--port", str(port), "--ray-client-server-port", str(_free_port(host))]
+        if self.job_server is None:
+            return [*head, "--include-dashboard", "false"]
+        dashboard_port = self.job_server.rpartition(":")[2]
+        return [*head, "--include-dashboard", "true", "--dashboard-host", LOOPBACK,
+                "--dashboard-port", dashboard_port]  # fmt: skip
+
+    def _node_arguments(self, host: str, index: int, num_cpus: int) -> list[str]:
+        folder = self._folder / f"n{index}"
+        return ["--node-ip-address", host, "--temp-dir", str(folder), "--num-cpus", str(num_cpus),
+                "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+                "--dashboard-agent-listen-port", self._agent_port(host, index)]  # fmt: skip
+
+    def _agent_port(self, host: str, index: int) -> str:
+        """The job server has to know the head's agent before that chose a port by itself."""
+        return "0" if index or self.job_server is None else str(_free_port(host))
+
+    def _node_environment(self) -> dict[str, str]:
+        quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+        own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
+        return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
+
+    def _ask(self, request: dict[str, object]) -> int:
+        assert self._supervisor.stdin
+        assert self._supervisor.stdout
+        with suppress(BrokenPipeError):
+            self._supervisor.stdin.write(json.dumps(request).encode() + b"\n")
+            self._supervisor.stdin.flush()
+        answer = self._supervisor.stdout.readline()
+        if not answer:
+            raise UnreachableError("the local cluster's supervisor ended; see its lines above")
+        return int(answer)
+
+
+_NODE_ARGUMENTS = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
+                   "--disable-usage-stats", "--log-style", "record", "--include-log-monitor",
+                   "false"]  # fmt: skip
+
+
+def _free_port(host: str) -> int:
+    start = PORT_RANGE.start + secrets.randbelow(len(PORT_RANGE) // 2)
+    for port in range(start, PORT_RANGE.stop):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+            return port
+    raise UnreachableError(f"no free port on {host} between {start} and {PORT_RANGE.stop}")

@@ -1,0 +1,100 @@
+"""How a controller begins: as the first of its start of the run, or after one that has died.
+
+Ray starts a dead controller again with the arguments of the first one. What tells it that there was
+one is the journal, which it replays and continues in a file of its own, under a claim of its own:
+the one before, should it live on somewhere, commits nothing more.
+"""
+
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from remesh.actors.controller.replay import Replayed, replayed
+from remesh.actors.orders import RunSpec
+from remesh.actors.run.contact import Contact
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_files import Journal, JournalWriter, read_journals
+from remesh.actors.run.status_server import Actions, Answers, StatusServer
+from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
+from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.user_errors import RemeshError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """`event` is how the machine learns of it. `gone` are nodes that may not be used again.
+
+    `contact` is how the controller before this one was reached, if there was one.
+    """
+
+    spec: RunSpec
+    machine: Controller
+    tally: Tally
+    journal: JournalWriter
+    event: RunStarted | ControllerRestarted
+    now_s: float
+    contact: Contact | None = None
+    gone: frozenset[str] = frozenset()
+
+    @property
+    def metrics(self) -> MetricsTable:
+        """What the job asks for, where a free port was asked for at the port that it had."""
+        table = self.spec.job.metrics
+        known = self.contact.metrics_port if self.contact else None
+        return table.model_copy(update={"port": known}) if table.port == 0 and known else table
+
+
+def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
+    """Cost: the run's journals are read, and replayed from the newest snapshot on.
+
+    Raises: RemeshError if somebody else has taken over the run.
+    """
+    journals = read_journals(folder.path)
+    before = replayed(journals)
+    if journals and journals[-1].incarnation >= spec.incarnation:
+        return _take_over(spec, journals[-1], before, folder)
+    return Beginning(
+        spec=spec,
+        machine=Controller(options),
+        tally=before.tally,
+        journal=JournalWriter(folder.path, spec.incarnation, options),
+        event=RunStarted(),
+        now_s=time.time(),
+    )
+
+
+def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFolder) -> Beginning:
+    incarnation = folder.claim_again(spec.run)
+    if incarnation is None:
+        raise RemeshError(f"another start of this run has taken over {folder.path}; this one ends")
+    newest_s = journal.newest_s()
+    now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
+    writer = JournalWriter(folder.path, incarnation, journal.options, continued=journal)
+    for text in before.unsaid:
+        writer.announcement(text, now_s)
+    restarted = ControllerRestarted(down_s=now_s - newest_s)
+    return Beginning(
+        spec=replace(spec, incarnation=incarnation),
+        machine=Controller(journal.options, before.state),
+        tally=before.tally,
+        journal=writer,
+        event=restarted if before.state.started else RunStarted(),
+        now_s=now_s,
+        contact=folder.contact(),
+        gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),
+    )
+
+
+def open_server(
+    answers: Answers, actions: Actions, before: Contact | None
+) -> tuple[StatusServer, str]:
+    """The server and its token: where the controller before was found, for who has its word."""
+    token = before.token if before else secrets.token_hex(16)
+    if before:
+        with suppress(OSError):  # somebody else has the port by now
+            return StatusServer(answers, token, actions=actions, port=before.port), token
+    return StatusServer(answers, token, actions=actions), token

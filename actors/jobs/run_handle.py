@@ -1,0 +1,98 @@
+"""A run as the command that drives it holds it.
+
+Ray is imported late: it reads its token from the environment, which a local cluster sets first.
+"""
+
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.run_view import report_of
+from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UnreachableError
+
+ANSWER_LIMIT_S = 30.0
+
+
+class Run:
+    """A started run, as its driver holds it."""
+
+    def __init__(self, controller: Any, held: ExitStack, *, outlives: bool = False) -> None:
+        """`held` is what the run needs for as long as it is driven, a cluster of its own too.
+
+        A run that `outlives` its driver is left alone when its controller does not answer.
+        """
+        self._controller = controller
+        self._held = held
+        self._outlives = outlives
+        self._lost = False
+        self._seen = 0
+
+    def poll(self) -> RunStatus:
+        """Raises: UnreachableError if the controller is gone."""
+        status: RunStatus = self._ask("poll", self._seen)
+        self._seen += len(status.announcements)
+        return status
+
+    def stop(self) -> None:
+        self._ask("stop", "stopped by the user")
+
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = self._ask("report")
+        return report
+
+    def close(self) -> None:
+        """End the controller and all that it started, and let go of the rest."""
+        import ray  # noqa: PLC0415
+
+        if self._outlives and self._lost:
+            self._held.pop_all()  # the next driver finds the run as it is
+            return
+        with self._held:
+            with suppress(UnreachableError):
+                self._ask("end")
+            ray.kill(self._controller)
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        import ray  # noqa: PLC0415
+
+        call = getattr(self._controller, method).options(concurrency_group="driver")
+        try:
+            return ray.get(call.remote(*args), timeout=ANSWER_LIMIT_S)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            self._lost = True
+            raise UnreachableError(
+                f"the run's controller does not answer ({type(error).__name__}); "
+                f"the same command resumes at the last checkpoint"
+            ) from None
+
+
+class FinishedRun:
+    """A run whose steps are all done already: nothing is started."""
+
+    def __init__(self, job: Job, folder: RunFolder, step: int) -> None:
+        self._job = job
+        self._folder = folder
+        self._step = step
+
+    def poll(self) -> RunStatus:
+        return RunStatus(
+            phase="finished",
+            step=self._step,
+            steps=self._job.train.steps,
+            ended=True,
+            status="finished",
+            reason=f"{self._folder.path} holds all {self._job.train.steps} steps already",
+        )
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    def report(self) -> dict[str, Any]:
+        return report_of(self._folder.path, self._job, status="finished")
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,170 @@
+"""Starting a run: whatever can be refused is refused here, then the controller is started."""
+
+import secrets
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+from remesh.actors.cluster.connection import connect, disconnect, find_controller, start_controller
+from remesh.actors.jobs.run_handle import FinishedRun, Run
+from remesh.actors.orders import RunSpec
+from remesh.actors.run.folder import Fingerprint, RunFolder
+from remesh.actors.vault.wire import TOKEN_BYTES
+from remesh.data.manifest import Manifest
+from remesh.data.skips import parse_skips
+from remesh.data.stream import Stream
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.options import MANY_NODES, Options
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.user_errors import UserError
+
+
+def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
+    """Start the job, or take up its run; a run that is finished already is only shown.
+
+    Raises: UserError for what the user can mend, with nothing started; UnreachableError.
+    """
+    manifest = _check_data(job)
+    job = _anchored(job)
+    folder = RunFolder(job.run_dir, job.checkpoint.url)
+    folder.probe()
+    with ExitStack() as held:
+        held.enter_context(folder.lock())
+        if run := _take_up(job, options, folder, held):
+            return run
+        shape = _shape(job, options)
+        folder.check_free()
+        if options.fresh:
+            folder.clear()
+        before = folder.fingerprint()
+        job = job.continuing(before) if before else job
+        fingerprint = job.fingerprint(manifest.digest)
+        folder.check(fingerprint)
+        checkpoints = folder.checkpoints()
+        if checkpoints and checkpoints[0].step >= job.train.steps:
+            return FinishedRun(job, folder, checkpoints[0].step)
+        held.callback(disconnect, connect(job, options))
+        folder.keep(fingerprint)
+        spec = _spec(job, options, folder, fingerprint, shape)
+        held.callback(folder.withdraw, spec.run)
+        controller = start_controller(spec, _control_options(spec, checkpoints, folder))
+        return Run(controller, held.pop_all(), outlives=bool(options.submission))
+
+
+def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
+    """The run of this submission that outlived its last driver, None if there is none.
+
+    Its controller may be starting again just now: it is asked for by name.
+    """
+    contact = folder.contact()
+    if not options.submission or contact is None or contact.submission != options.submission:
+        return None
+    with ExitStack() as connected:
+        connected.callback(disconnect, connect(job, options))
+        controller = find_controller(contact.run)
+        if controller is None:
+            return None
+        held.push(connected.pop_all())
+        held.callback(folder.withdraw, contact.run)
+        return Run(controller, held.pop_all(), outlives=True)
+
+
+def _spec(
+    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, shape: Shape
+) -> RunSpec:
+    run = secrets.token_hex(4)
+    return RunSpec(
+        run=run,
+        job=job,
+        folder=str(folder.path.absolute()),
+        data_digest=str(fingerprint["data.digest"]),
+        fingerprint=fingerprint,
+        incarnation=folder.claim(run),
+        max_members=shape.largest,
+        kills=options.kills,
+        driver_lease_s=driver_lease_s(job, options),
+        submission=options.submission,
+        vault_token=secrets.token_hex(TOKEN_BYTES // 2),
+    )
+
+
+def driver_lease_s(job: Job, options: RunOptions) -> float:
+    """How long the run goes on when its driver is gone."""
+    if options.submission:
+        return job.elastic.orphan_after_s
+    return Timers(patience_s=job.elastic.patience_s).lease_s
+
+
+def _check_data(job: Job) -> Manifest:
+    """Raises: DataError unless the dataset is whole, as far as a quick look can tell."""
+    folder = Path(job.data.dir)
+    manifest = Manifest.load(folder)
+    stream = Stream(
+        folder,
+        manifest,
+        global_batch=job.train.global_batch,
+        seed=job.job.seed,
+        skips=parse_skips(job.data.skip),
+    )
+    with closing(stream):
+        stream.check()
+    return manifest
+
+
+def _anchored(job: Job) -> Job:
+    """The job with its paths from the root: workers have other working directories."""
+    data = job.data.model_copy(update={"dir": str(Path(job.data.dir).absolute())})
+    url = job.checkpoint.url
+    if url is None or "://" in url:
+        return job.model_copy(update={"data": data})
+    checkpoint = job.checkpoint.model_copy(update={"url": str(Path(url).absolute())})
+    return job.model_copy(update={"data": data, "checkpoint": checkpoint})
+
+
+def _shape(job: Job, options: RunOptions) -> Shape:
+    """That of the job, as far as nodes that are started for it have room.
+
+    Raises: UserError if they have no room for a mesh.
+    """
+    shape = job.shape
+    if options.address is not None:
+        return shape
+    nodes, places = options.nodes, options.workers_per_node
+    straddling = job.parallel.allow_cross_node_tp
+    groups = nodes * places // shape.tp if straddling else nodes * (places // shape.tp)
+    layout = shape.layout(groups)
+    if layout is None:
+        where = "" if straddling or shape.tp == 1 else f", each {shape.tp} of them on one node"
+        raise UserError(
+            f"--nodes {nodes} with --workers-per-node {places} has no room for a mesh of "
+            f"{shape.smallest} workers{where}; use more, or a smaller parallel.tp or zero.group"
+        )
+    return replace(shape, max_dp=layout.dp)
+
+
+def _control_options(
+    spec: RunSpec, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
+) -> Options:
+    elastic, shape = spec.job.elastic, spec.job.shape
+    return Options(
+        steps=spec.job.train.steps,
+        max_dp=spec.max_members // shape.tp,
+        tp=shape.tp,
+        zero_stage=shape.zero_stage,
+        zero_group=shape.zero_group,
+        min_workers=min(elastic.min_workers, spec.max_members),
+        spares=elastic.spares,
+        min_nodes=elastic.min_nodes,
+        max_nodes=elastic.max_nodes or MANY_NODES,
+        allow_cross_node_tp=spec.job.parallel.allow_cross_node_tp,
+        max_failures=elastic.max_failures,
+        healthy_steps=elastic.healthy_steps,
+        patience_s=elastic.patience_s,
+        wait_limit_s=elastic.wait_limit_s,
+        resume=checkpoints[0] if checkpoints else FreshState(),
+        fallbacks=checkpoints[1:],
+        last_generation=folder.last_generation(),
+    )

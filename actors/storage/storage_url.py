@@ -1,0 +1,75 @@
+"""Which storage a URL stands for."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import fsspec
+
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.storage.patience import Patience
+from remesh.actors.storage.remote_storage import OBJECT_STORES, RemoteStorage
+from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.state.storage import Storage
+
+_S3_OPTIONS = {"endpoint_override", "scheme", "region"}
+_CONNECT_S = 5
+_INSTALL = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"} | dict.fromkeys(
+    ("abfs", "abfss", "az"), "adlfs"
+)
+
+
+def open_storage(url: str, patience: Patience | None = None) -> Storage:
+    """A path, `file://`, `s3://bucket/prefix?endpoint_override=...&region=...`, or any other URL
+    for which fsspec has a driver; its options follow the question mark.
+
+    Nothing is asked of the place yet. Raises: UserError with the cure.
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or "://" not in url:
+        return LocalStorage(Path(url))
+    if parts.scheme in ("file", "local"):
+        return LocalStorage(Path(unquote(parts.path)))
+    if parts.password:
+        raise UserError(
+            f"{parts.scheme}://{parts.hostname}: a URL is written to logs and may hold no "
+            "password; give credentials by the environment"
+        )
+    if parts.scheme in OBJECT_STORES and not parts.netloc:
+        raise UserError(f"{url}: names no bucket; write {parts.scheme}://BUCKET/FOLDER")
+    options: dict[str, Any] = dict(parse_qsl(parts.query))
+    place = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    if parts.scheme in ("s3", "s3a"):
+        options = _s3_options(place, options)
+    try:
+        files, root = fsspec.core.url_to_fs(place, **options)
+    except (ImportError, ValueError) as error:
+        package = _INSTALL.get(parts.scheme)
+        cure = f"pip install {package}" if package else "use a path or another URL"
+        raise UserError(f"{place}: cannot be opened: {error}; {cure}") from None
+    if parts.scheme in ("s3", "s3a"):
+        files.retries = 1  # all tries are counted by our patience, and so are their answers
+    return RemoteStorage(files, root, place, patience)
+
+
+def _s3_options(place: str, options: dict[str, str]) -> dict[str, Any]:
+    """Those of pyarrow.fs, as s3fs calls them."""
+    unknown = options.keys() - _S3_OPTIONS
+    if unknown:
+        raise UserError(
+            f"{place}: {min(unknown)} is no option of s3; "
+            f"use {', '.join(sorted(_S3_OPTIONS))}, and the environment for credentials"
+        )
+    endpoint = options.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+    return {
+        "endpoint_url": endpoint,
+        "client_kwargs": {"region_name": options["region"]} if "region" in options else {},
+        "config_kwargs": {
+            "connect_timeout": _CONNECT_S,
+            "retries": {"total_max_attempts": 1},
+        },
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+    }

@@ -1,0 +1,111 @@
+"""Everything a worker needs before its first order, so that joining a mesh takes milliseconds."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ray
+import torch
+
+from remesh.actors.node.stamps import Stamps
+from remesh.actors.orders import RunSpec
+from remesh.actors.run.folder import check_shared
+from remesh.actors.storage.file_storage import LocalStorage
+from remesh.actors.storage.storage_url import open_storage
+from remesh.actors.worker.ordered_kills import Faults
+from remesh.actors.worker.reporter import Reporter
+from remesh.actors.worker.saver import Saver
+from remesh.actors.worker.snapshot_taker import Snapshots
+from remesh.actors.worker.trainer import Parts, Trainer
+from remesh.data.manifest import Manifest
+from remesh.data.skips import parse_skips
+from remesh.data.stream import Stream
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.job.job import Job
+from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.spec import EngineSpec, Precision, Recompute, ZeroSpec
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.warm_up import warm_up
+
+_SHARED_S = 5.0  # for which a shared file system may hide a new file
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def build_trainer(
+    spec: RunSpec, worker: str, node: str, stamps: Stamps, post: Callable[[Event], None]
+) -> Trainer:
+    """Raises: DataError, LayoutError, CheckpointError, UserError."""
+    torch.set_num_threads(spec.job.train.threads)
+    url = spec.job.checkpoint.url
+    storage = open_storage(url or spec.folder)
+    check_shared(storage, url or spec.folder, (spec.incarnation, spec.run), _SHARED_S)
+    engine = Engine(engine_spec(spec.job))
+    warm_up(engine.spec)
+    return Trainer(
+        Parts(
+            worker=worker,
+            node_ip=ray.util.get_node_ip_address(),
+            job=spec.job,
+            engine=engine,
+            stream=_open_stream(spec.job),
+            storage=storage,
+            stamps=stamps,
+            faults=Faults(
+                spec=spec, worker=worker, node=node, storage=LocalStorage(Path(spec.folder))
+            ),
+            reporter=Reporter(worker=worker, post=post),
+            saver=Saver(worker=worker, storage=storage, post=post),
+            snapshots=Snapshots(
+                every=spec.job.checkpoint.snapshot_every,
+                timers=Timers(patience_s=spec.job.elastic.patience_s),
+            ),
+            post=post,
+        )
+    )
+
+
+def engine_spec(job: Job) -> EngineSpec:
+    """All of the job that the bits of a step depend on."""
+    train = job.train
+    return EngineSpec(
+        model=ModelConfig(seq_len=train.seq_len, **job.model.model_dump()),
+        seed=job.job.seed,
+        num_leaves=job.num_leaves,
+        microbatches_per_leaf=job.num_microbatches // job.num_leaves,
+        microbatch=train.microbatch,
+        lr=LrCurve(
+            peak=train.lr,
+            kind=train.lr_curve,
+            warmup_steps=train.warmup_steps,
+            min_lr=train.min_lr,
+            lr_steps=train.lr_steps,
+        ),
+        adamw=AdamWConfig(
+            beta1=train.beta1,
+            beta2=train.beta2,
+            eps=train.eps,
+            weight_decay=train.weight_decay,
+        ),
+        clip=train.clip,
+        z_loss=train.z_loss,
+        precision=Precision(
+            compute=_DTYPES[train.dtype], gradient=_DTYPES[train.grad_dtype], master=torch.float32
+        ),
+        zero=ZeroSpec(**job.zero.model_dump()),
+        recompute=Recompute(mode=train.recompute, every=train.recompute_every),
+        sequence=job.parallel.sequence,
+        same_bits=job.elastic.same_bits,
+    )
+
+
+def _open_stream(job: Job) -> Stream:
+    folder = Path(job.data.dir)
+    return Stream(
+        folder,
+        Manifest.load(folder),
+        global_batch=job.train.global_batch,
+        seed=job.job.seed,
+        skips=parse_skips(job.data.skip),
+    )
