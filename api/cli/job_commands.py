@@ -75,7 +75,7 @@ def submit(
     With an id that is there already nothing is started: the command attaches to that job.
     Relative folders of the job count from the working directory, which the cluster has to see.
     """
-    from remesh.cli.jobs import SubmitRequest, require_address, submit_job  # noqa: PLC0415
+    from remesh.cli.job_actions import SubmitRequest, require_address, submit_job  # noqa: PLC0415
 
     request = SubmitRequest(job=job, overrides=overrides or (), id=submission_id, wait=wait)
     return submit_job(request, require_address(address))
@@ -91,8 +91,8 @@ def ls(
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
 
     from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
-    from remesh.cli.jobs import job_rows, require_address, show_jobs  # noqa: PLC0415
-    from remesh.cli.status import print_json  # noqa: PLC0415
+    from remesh.cli.job_actions import job_rows, require_address, show_jobs  # noqa: PLC0415
+    from remesh.cli.status_command import print_json  # noqa: PLC0415
 
     rows = job_rows(JobServer.reach(require_address(address)))
     if as_json:
@@ -112,7 +112,7 @@ def logs(
     ] = False,
 ) -> int:
     """Print what a job's driver has written. Ctrl-C ends the command only."""
-    from remesh.cli.jobs import require_address, show_logs  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.job_actions import require_address, show_logs  # noqa: PLC0415 - keeps --help fast
 
     return show_logs(submission_id, require_address(address), to_its_end=to_its_end)
 
@@ -120,7 +120,7 @@ def logs(
 @app.command(epilog=STOP_EXAMPLES)
 def stop(submission_id: Id, *, address: Address = None) -> int:
     """Stop a job at the next step boundary, saved; it can be resumed."""
-    from remesh.cli.jobs import require_address, stop_job  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.job_actions import require_address, stop_job  # noqa: PLC0415 - keeps --help fast
 
     return stop_job(submission_id, require_address(address))
 
@@ -128,7 +128,7 @@ def stop(submission_id: Id, *, address: Address = None) -> int:
 @app.command(epilog=RESUME_EXAMPLES)
 def resume(submission_id: Id, *, address: Address = None, wait: Wait = False) -> int:
     """Go on with a job that was stopped, has failed, or has lost its driver: the same curve."""
-    from remesh.cli.jobs import require_address, resume_job  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.job_actions import require_address, resume_job  # noqa: PLC0415 - keeps --help fast
 
     return resume_job(submission_id, require_address(address), wait=wait)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import remesh
-from remesh.cli import checkpoint, job_commands, node_commands
+from remesh.cli import checkpoint_commands as checkpoint
+from remesh.cli import job_commands, node_commands
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
@@ -108,7 +109,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
 
     Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once.
     """
-    from remesh.cli.run import RunRequest, run_job  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.run_command import RunRequest, run_job  # noqa: PLC0415 - keeps --help fast
 
     return run_job(
         RunRequest(
@@ -128,7 +129,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
 def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
     """Show where a run stands: phase, mesh, generations and why each began."""
     from remesh.actors.run.status import read_status  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status import print_json, run_dir_of, show_status  # noqa: PLC0415
+    from remesh.cli.status_command import print_json, run_dir_of, show_status  # noqa: PLC0415
 
     found = read_status(run_dir_of(target))
     if as_json:
@@ -142,7 +143,7 @@ def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
 def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
     """List what happened in a run, oldest first."""
     from remesh.actors.run.status import read_events  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status import print_json, run_dir_of, show_events  # noqa: PLC0415
+    from remesh.cli.status_command import print_json, run_dir_of, show_events  # noqa: PLC0415
 
     found = read_events(run_dir_of(target))
     if as_json:
@@ -163,7 +164,7 @@ def build(
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a training sequence.")],
 ) -> int:
     """Build a dataset of fixed-length rows out of text."""
-    from remesh.cli.datasets import build_dataset  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
 
     build_dataset(source, out, seq_len, typer.echo)
     return 0

@@ -49,7 +49,7 @@ def drain(
 
 def _wish(target: Path | None, path: str, wish: dict[str, int | str]) -> int:
     from remesh.actors.run.status import tell_run  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status import run_dir_of  # noqa: PLC0415
+    from remesh.cli.status_command import run_dir_of  # noqa: PLC0415
 
     typer.echo(tell_run(run_dir_of(target), path, wish))
     return 0

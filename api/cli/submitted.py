@@ -3,7 +3,7 @@
 import os
 
 from remesh.actors.jobs.entry_point import own_submission
-from remesh.cli.run import train
+from remesh.cli.run_command import train
 from remesh.orchestrator.job.driver_words import RunOptions
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from remesh.cli.drive import STOPPING, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import LiveDisplay, PlainDisplay, progress_line
-from remesh.cli.run import follow
+from remesh.cli.run_command import follow
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.user_errors import RemeshError
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from remesh.cli.datasets import ensure_dataset
+from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
-from remesh.cli.run import RunRequest, run_options
+from remesh.cli.run_command import RunRequest, run_options
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.kills import Kill
@@ -77,7 +77,7 @@ def test_the_traceback_is_shown_on_request(capsys, monkeypatch):
 
 def test_the_command_starts_without_ray_torch_or_pyarrow():
     code = (
-        "import sys, remesh.cli.main, remesh.cli.run; "
+        "import sys, remesh.cli.main, remesh.cli.run_command; "
         "print({'ray', 'torch', 'pyarrow'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from remesh.cli.status import print_json, run_dir_of, show_events, show_status
+from remesh.cli.status_command import print_json, run_dir_of, show_events, show_status
 from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"

@@ -12,7 +12,7 @@ from remesh.actors.jobs.cluster_jobs import RayJob
 from remesh.actors.jobs.entry_point import ENTRY_POINT, JOB_CONFIG, own_submission
 from remesh.actors.jobs.job_server import JobServer, room_of
 from remesh.actors.jobs.submit import driver_lease_s
-from remesh.cli.jobs import SubmitRequest, job_rows, submission_of
+from remesh.cli.job_actions import SubmitRequest, job_rows, submission_of
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import (

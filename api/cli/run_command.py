@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from remesh.cli.datasets import ensure_dataset
+from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, Run, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import open_display

@@ -134,7 +134,7 @@ def import_(
     Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
     """
     from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
-    from remesh.cli.datasets import ensure_dataset  # noqa: PLC0415
+    from remesh.cli.data_commands import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
     from remesh.orchestrator.job.job import load_job  # noqa: PLC0415
 
@@ -153,7 +153,7 @@ def import_(
 def _show(found: dict[str, object], *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
 
-    from remesh.cli.status import print_json, show_status  # noqa: PLC0415
+    from remesh.cli.status_command import print_json, show_status  # noqa: PLC0415
 
     if as_json:
         print_json(found)
