@@ -14,7 +14,7 @@ from rows import cost, report
 from torch import distributed as dist
 
 from remesh.parallel.groups.collectives import all_reduce_
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> list[Times]:
-    mesh = Mesh.form(rendezvous, Fence())
+    mesh = Mesh.form(rendezvous, GenerationFence())
     times = [time_sum(mesh, mb << 18, rounds) for mb in sizes_mb]
     mesh.close()
     return times
@@ -91,12 +91,12 @@ def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
 
 def time_forming(rendezvous: Rendezvous, rounds: int) -> list[Times]:
     """From nothing to the first sum and back to nothing, in milliseconds."""
-    barrier = Group.form(rendezvous, Fence())
+    barrier = Group.form(rendezvous, GenerationFence())
     generations = iter(range(1, 1000))
     address = share_store(barrier, rendezvous.op_timeout_s)
 
     def by_remesh() -> None:
-        group = Group.form(replace(rendezvous, generation=next(generations)), Fence())
+        group = Group.form(replace(rendezvous, generation=next(generations)), GenerationFence())
         all_reduce_(group, torch.ones(1))
         group.close()
 

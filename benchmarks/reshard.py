@@ -29,7 +29,7 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.events import Event, FilesSaved
 from remesh.parallel.groups.collectives import all_reduce_
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.holding.restore import share_state
@@ -88,8 +88,10 @@ def rows_of(ranks: int, megabytes: float, times: Times) -> list[Row]:
 
 def measure(rendezvous: Rendezvous, model: ModelConfig, rounds: int) -> tuple[float, Times]:
     """The size of the state, and the milliseconds of each case: Remesh's and the other's."""
-    sharded = Mesh.form(rendezvous, Fence(), Layout(dp=rendezvous.size), rendezvous.size)
-    tensor = Mesh.form(replace(rendezvous, name="tensor"), Fence(), Layout(tp=rendezvous.size))
+    sharded = Mesh.form(rendezvous, GenerationFence(), Layout(dp=rendezvous.size), rendezvous.size)
+    tensor = Mesh.form(
+        replace(rendezvous, name="tensor"), GenerationFence(), Layout(tp=rendezvous.size)
+    )
     world = sharded.world
     store = share_store(world, rendezvous.op_timeout_s)
     dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)

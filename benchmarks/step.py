@@ -17,7 +17,7 @@ from ranks import in_turns, on_ranks, share_store
 from rows import Row, rate, report
 from torch import distributed as dist
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.optim.adamw import AdamWConfig
@@ -166,7 +166,7 @@ def filling(seed: int) -> Callable[[int, np.ndarray], tuple[int, int, int]]:
 def form_mesh(rendezvous: Rendezvous, kind: str) -> Mesh:
     ranks = rendezvous.size
     layout = Layout(tp=ranks) if kind == "tensor" else Layout(dp=ranks)
-    return Mesh.form(rendezvous, Fence(), layout, ranks if kind == "fsdp2" else 1)
+    return Mesh.form(rendezvous, GenerationFence(), layout, ranks if kind == "fsdp2" else 1)
 
 
 def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:

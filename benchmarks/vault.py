@@ -32,7 +32,7 @@ from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.worker.preparing import engine_spec
 from remesh.actors.worker.snapshot_pace import SHARE
-from remesh.actors.worker.snapshot_taker import Snapshots
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
 from remesh.orchestrator.job.job import load_job
@@ -50,7 +50,7 @@ from remesh.parallel.state.root_manifest import (
     shard_file_name,
 )
 from remesh.parallel.state.shards import encode_fragments, write_shard
-from remesh.parallel.step.engine import Engine, Tokens, Work
+from remesh.parallel.step.engine import Engine, TokenBuffer, Work
 
 TINY = Path(__file__).parents[1] / "examples" / "tiny.toml"
 TOKEN = "a token for the vaults of a test"
@@ -100,7 +100,7 @@ class Case:
         self._copies_s: list[float] = []
 
     def rows(self, own: str, buddy: str) -> list[Row]:
-        snapshots = Snapshots(every=1, timers=TIMERS)
+        snapshots = SnapshotTaker(every=1, timers=TIMERS)
         snapshots.enter(order(own, buddy), self._mesh, self._engine.shard_state)
         while not snapshots.ballot(0)[1]:
             time.sleep(0.01)
@@ -122,7 +122,7 @@ class Case:
         snapshots.leave()
         return rows
 
-    def _in_turns(self, snapshots: Snapshots) -> tuple[float, float]:
+    def _in_turns(self, snapshots: SnapshotTaker) -> tuple[float, float]:
         """Median milliseconds a step with snapshots and without."""
         times: tuple[list[float], list[float]] = ([], [])
         self._step(None)
@@ -135,7 +135,7 @@ class Case:
                         taken.append(1e3 * (time.perf_counter() - started_s))
         return statistics.median(times[0]), statistics.median(times[1])
 
-    def _step(self, snapshots: Snapshots | None) -> None:
+    def _step(self, snapshots: SnapshotTaker | None) -> None:
         engine, step = self._engine, (self._engine.at_step or 0) + 1
         sealed_step, ready = snapshots.ballot(step) if snapshots else (None, False)
         result = engine.step(
@@ -157,7 +157,7 @@ class Case:
                 snapshots.take(step)
                 self._copies_s.append(time.perf_counter() - started_s)
 
-    def _until_safe(self, snapshots: Snapshots) -> tuple[int, float]:
+    def _until_safe(self, snapshots: SnapshotTaker) -> tuple[int, float]:
         """A step, and the seconds after its copy until it was sealed at the buddy."""
         while (step := self._engine.at_step or 0) > (snapshots.ballot(0)[0] or 0):
             snapshots.stable(snapshots.ballot(0)[0] or 0)
@@ -221,7 +221,7 @@ def timed(work: Callable[[], None]) -> float:
     return time.perf_counter() - started_s
 
 
-def fill(vocab_size: int, first: int, out: Tokens) -> tuple[int, int, int]:
+def fill(vocab_size: int, first: int, out: TokenBuffer) -> tuple[int, int, int]:
     out[:] = np.random.default_rng(first).integers(0, vocab_size, out.shape, dtype=np.uint16)
     return first, first, len(out)
 

@@ -32,11 +32,11 @@ MAX_SEQ_LEN = 1 << 24
 TOKENIZER = "bytes"
 VOCAB_SIZE = 256
 
-Progress = Callable[[int, int], None]
+TellProgress = Callable[[int, int], None]
 
 
 def build(
-    source: str, out_dir: Path, seq_len: int, *, on_progress: Progress | None = None
+    source: str, out_dir: Path, seq_len: int, *, on_progress: TellProgress | None = None
 ) -> Manifest:
     """The manifest of a dataset in `out_dir`, built unless the very same one is there and whole.
 
@@ -60,7 +60,7 @@ def build(
 class _Text:
     """A source's text on its way into blocks: counts and hashes what passes."""
 
-    def __init__(self, source: Source, on_progress: Progress | None) -> None:
+    def __init__(self, source: Source, on_progress: TellProgress | None) -> None:
         self.source = source
         self.read_bytes = 0
         self._hash = xxhash.xxh3_128()

@@ -20,7 +20,7 @@ from remesh.data.skips import Skips
 _WINDOW = 4096
 _MAX_OPEN_SHARDS = 256
 
-Place = tuple[int, int, int]  # shard, block in the shard, row in the block
+BlockPlace = tuple[int, int, int]  # shard, block in the shard, row in the block
 
 
 class Stream:
@@ -77,7 +77,7 @@ class Stream:
         while self._open:
             self._open.pop().close()
 
-    def _read(self, places: list[Place], out: Tokens) -> None:
+    def _read(self, places: list[BlockPlace], out: Tokens) -> None:
         for number in {shard for shard, _, _ in places}:
             self._reader(number).notice_changes()
         for (shard, block, row), tokens in zip(places, out, strict=False):
@@ -115,7 +115,7 @@ class _Window:
 
     start: int
     digests: SampleDigests
-    places: list[Place]
+    places: list[BlockPlace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class _BlockIndex:
         rows, shards, numbers = np.array(blocks, np.int64).T
         return _BlockIndex(first_rows=rows.cumsum() - rows, shards=shards, numbers=numbers)
 
-    def places_of(self, rows: Rows) -> list[Place]:
+    def places_of(self, rows: Rows) -> list[BlockPlace]:
         blocks = self.first_rows.searchsorted(rows, side="right") - 1
         places = (self.shards[blocks], self.numbers[blocks], rows - self.first_rows[blocks])
         return list(zip(*(part.tolist() for part in places), strict=True))

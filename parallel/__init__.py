@@ -1,0 +1,4 @@
+"""Computes: torch, groups, state.
+
+At its top stands only what a step depends on besides the data and the mesh.
+"""

@@ -1,0 +1,4 @@
+"""Checkpoints looked at, exported, imported.
+
+Belongs here: what `remesh checkpoint` does.
+"""

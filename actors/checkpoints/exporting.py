@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from remesh.actors.checkpoints.looking import Target
+from remesh.actors.checkpoints.looking import CheckpointTarget
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.storage.watched_storage import WatchedStorage
 from remesh.orchestrator.user_errors import UserError
@@ -17,11 +17,10 @@ from remesh.parallel.state.checkpoint import read_manifest
 from remesh.parallel.state.reading import read_fragments, verify
 from remesh.parallel.state.root_manifest import CheckpointManifest
 
-Note = Callable[[str], None]
 Format = Literal["hf", "dcp"]
 
 
-def verify_all(target: Target, note: Note) -> None:
+def verify_all(target: CheckpointTarget, note: Callable[[str], None]) -> None:
     """Reads every byte of the named checkpoint, or of all.
 
     Raises: CheckpointError that names all that are bad, once the others are proven.
@@ -37,7 +36,9 @@ def verify_all(target: Target, note: Note) -> None:
         raise CheckpointError("; ".join(problems))
 
 
-def export(target: Target, form: Format, out: str, dtype: str, note: Note) -> str:
+def export(
+    target: CheckpointTarget, form: Format, out: str, dtype: str, note: Callable[[str], None]
+) -> str:
     """Writes a checkpoint for others, into an empty place; says what has been written.
 
     Cost: memory for a file of 2 GB and its weights in fp32 (hf), or for the whole state (dcp).
@@ -72,5 +73,5 @@ def _model(manifest: CheckpointManifest) -> ModelConfig:
         ) from None
 
 
-def _note_read(note: Note, of: str, num_bytes: int) -> None:
+def _note_read(note: Callable[[str], None], of: str, num_bytes: int) -> None:
     note(f"{of}{num_bytes / 1e9:.1f} GB read")

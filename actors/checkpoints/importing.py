@@ -24,7 +24,7 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.reshard import Held
+from remesh.parallel.state.reshard import HeldFragment
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -39,8 +39,6 @@ from remesh.parallel.state.writers import writes
 FILE_BYTES = 2**30
 START = CheckpointRef(step=0, generation=0)
 
-Note = Callable[[str], None]
-
 
 def open_source(job: Job, form: Format, source: str) -> Weights:
     """The weights in a folder or behind a URL, which have to be those of the job's model.
@@ -50,7 +48,9 @@ def open_source(job: Job, form: Format, source: str) -> Weights:
     return _open(_model(job), form, source)
 
 
-def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> CheckpointRef:
+def begin_run(
+    job: Job, data_digest: str, weights: Weights, note: Callable[[str], None]
+) -> CheckpointRef:
     """Makes a new run of this job that starts from these weights.
 
     Cost: memory for a file of 1 GB; nothing is committed before all is written.
@@ -75,7 +75,11 @@ def begin_run(job: Job, data_digest: str, weights: Weights, note: Note) -> Check
 
 
 def write_start(
-    storage: Storage, shapes: Shapes, weights: Weights, note: Note, file_bytes: int = FILE_BYTES
+    storage: Storage,
+    shapes: Shapes,
+    weights: Weights,
+    note: Callable[[str], None],
+    file_bytes: int = FILE_BYTES,
 ) -> list[ShardFile]:
     """The files of a state at step 0 with these weights, of about so many bytes each."""
     state = [
@@ -85,7 +89,7 @@ def write_start(
     ]
     state.append(whole(COUNT, (1,), "int64"))
     num_files = -(-sum(part.num_bytes for part in state) // file_bytes)
-    held = [Held(fragment=part, holders=tuple(range(num_files))) for part in state]
+    held = [HeldFragment(fragment=part, holders=tuple(range(num_files))) for part in state]
     files = []
     room: bytearray | None = None
     for number in range(num_files):

@@ -26,7 +26,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CheckpointTarget:
     """A run's checkpoints; `ref` is the one that was named, None for all of them."""
 
     run: str
@@ -40,7 +40,7 @@ class Target:
         return self.ref or self.refs[0]
 
 
-def find(target: str) -> Target:
+def find(target: str) -> CheckpointTarget:
     """RUN or RUN/STEP: a folder, a job file or a URL; a step is a number or a checkpoint's name.
 
     Raises: UserError if there is no such run or checkpoint.
@@ -60,10 +60,10 @@ def find(target: str) -> Target:
             f"{run} has no checkpoint {step}; it has those of the steps "
             f"{', '.join(str(ref.step) for ref in reversed(refs))}"
         )
-    return Target(run=run, storage=storage, refs=refs, ref=found[0] if step else None)
+    return CheckpointTarget(run=run, storage=storage, refs=refs, ref=found[0] if step else None)
 
 
-def rows(target: Target) -> list[dict[str, Any]]:
+def rows(target: CheckpointTarget) -> list[dict[str, Any]]:
     """One for each checkpoint, newest first, with the reason why it cannot be read if that is so.
 
     Cost: a manifest each; no tensor is read.
@@ -71,7 +71,7 @@ def rows(target: Target) -> list[dict[str, Any]]:
     return [_row_of(target.storage, ref) for ref in target.refs]
 
 
-def shown(target: Target) -> dict[str, Any]:
+def shown(target: CheckpointTarget) -> dict[str, Any]:
     """All that a checkpoint tells of itself. Cost: its manifest and the headers of its files."""
     ref, storage = target.named, target.storage
     manifest = read_manifest(storage, ref)

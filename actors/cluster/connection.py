@@ -6,16 +6,13 @@ is known.
 
 import os
 import socket
-from typing import Any
 
 from remesh.actors.cluster.local_cluster import LocalCluster
-from remesh.actors.orders import HEAD, NAMESPACE, RunSpec, controller_name
-from remesh.orchestrator.control.words.options import Options
+from remesh.actors.orders import NAMESPACE
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UnreachableError
 
-CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
 REACH_LIMIT_S = 5.0
 
 
@@ -51,38 +48,6 @@ def disconnect(cluster: LocalCluster | None) -> None:
         cluster.close()
 
 
-def start_controller(spec: RunSpec, options: Options) -> Any:
-    """The run's controller, named and detached, on the head node; Ray restarts it if it dies."""
-    import ray  # noqa: PLC0415
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
-
-    from remesh.actors.controller.controller_actor import ControllerActor  # noqa: PLC0415
-
-    return (
-        ray.remote(concurrency_groups=CONTROLLER_THREADS)(ControllerActor)
-        .options(
-            name=spec.controller,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            max_restarts=-1,
-            max_task_retries=-1,  # what it was told while it died is told again
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(_head_node(), soft=False),
-        )
-        .remote(spec, options)
-    )
-
-
-def find_controller(run: str) -> Any | None:
-    """The controller of a run that is alive or about to be started again, None if it is gone."""
-    import ray  # noqa: PLC0415
-
-    try:
-        return ray.get_actor(controller_name(run), namespace=NAMESPACE)
-    except ValueError:
-        return None
-
-
 def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes. Raises: UnreachableError."""
     host, _, port = address.rpartition(":")
@@ -107,12 +72,3 @@ def _init(address: str) -> None:
         raise UnreachableError(
             f"cannot connect to the Ray cluster at {address}: {reason}"
         ) from None
-
-
-def _head_node() -> str:
-    """The id of the node that a controller belongs on: the head."""
-    import ray  # noqa: PLC0415
-
-    heads = [node for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
-    node_id: str = heads[0]["NodeID"]
-    return node_id

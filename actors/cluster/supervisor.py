@@ -1,12 +1,12 @@
 """The process that owns an embedded Ray cluster: it starts the nodes and outlives nobody.
 
-It runs as `python -m remesh.actors.cluster.supervisor FOLDER`, reads one JSON object a line from standard
-input (`{"argv": [...], "env": {...}, "log": path}` starts a node) and answers each with the node's
-pid. The end of that pipe, by whatever death of the command that held it, ends every process of
-every node and removes FOLDER, and from shared memory what dead vaults have left. A Ray worker has
-its own process group but keeps its node's session, so nodes are told apart by session id; a child
-whose parent died is adopted here and reaped, or killed at the end, which reaches those that opened
-a session of their own.
+It runs as `python -m remesh.actors.cluster.supervisor FOLDER`, reads one JSON object a line from
+standard input (`{"argv": [...], "env": {...}, "log": path}` starts a node) and answers each with
+the node's pid. The end of that pipe, by whatever death of the command that held it, ends every
+process of every node and removes FOLDER, and from shared memory what dead vaults have left. A Ray
+worker has its own process group but keeps its node's session, so nodes are told apart by session
+id; a child whose parent died is adopted here and reaped, or killed at the end, which reaches those
+that opened a session of their own.
 
 Alternatives that lost: `ray stop` ends every Ray on the machine; searching processes by their
 environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.

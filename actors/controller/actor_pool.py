@@ -16,8 +16,8 @@ from remesh.actors.node.agent import Agent
 from remesh.actors.node.lives import LIFE, LIFE_THREADS
 from remesh.actors.node.placement_groups import Groups, Room
 from remesh.actors.orders import NAMESPACE, RunSpec
-from remesh.actors.vault.vault_actor import Vault
-from remesh.actors.worker.worker_actor import Worker
+from remesh.actors.vault.vault_actor import VaultActor
+from remesh.actors.worker.worker_actor import WorkerActor
 
 CONTROL = "control"
 END_LIMIT_S = 5.0
@@ -63,7 +63,7 @@ class Pool:
         if node in self._vaults or node not in self._agents or self._ended:
             return None
         affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        vault = self._start(Vault, f"vault-{node}", affinity, {"num_cpus": 0})
+        vault = self._start(VaultActor, f"vault-{node}", affinity, {"num_cpus": 0})
         self._vaults[node] = vault.remote(self._spec, node)
         return self._vaults[node].live.remote()
 
@@ -103,7 +103,7 @@ class Pool:
             return life
         one = {"num_cpus": 1} if room.resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
         place = self._groups.strategy(node, room)
-        handle = self._start(Worker, worker, place, one).remote(self._spec, worker, node)
+        handle = self._start(WorkerActor, worker, place, one).remote(self._spec, worker, node)
         self._workers[worker] = handle
         return handle.live.remote()
 

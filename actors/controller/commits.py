@@ -22,7 +22,7 @@ from remesh.parallel.state.root_manifest import CheckpointManifest, DataPosition
 _MAX_LOSSES = 10_000
 
 
-class Losses:
+class LossesByStep:
     """The losses of the newest steps, by which checkpoints are the best ones.
 
     A controller that has taken over does not know those that the one before was told.

@@ -17,9 +17,9 @@ from typing import Any, assert_never
 import ray
 
 from remesh.actors.controller.actor_pool import Pool
-from remesh.actors.controller.commits import Losses, commit_checkpoint
+from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
-from remesh.actors.controller.replay import Snapshots
+from remesh.actors.controller.replay import SnapshotWriter
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
@@ -31,6 +31,7 @@ from remesh.actors.run.run_view import RunView
 from remesh.actors.run.status_server import StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import (
@@ -86,12 +87,12 @@ class ControllerActor:
         self._pool = Pool(spec)
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self._losses = Losses()
+        self._losses = LossesByStep()
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
-        self._snapshots = Snapshots(done, self._inbox, self._journal)
-        self._ended = self._machine.view().ended
+        self._snapshots = SnapshotWriter(done, self._inbox, self._journal)
+        self._ended = view_of(self._machine).ended
         self._leased_s = time.monotonic()
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         # The short lease holds until the driver has polled once.

@@ -16,7 +16,7 @@ from remesh.orchestrator.control.words.commands import Announce, Command, End
 EVERY = 10_000  # events, which take about a second to replay
 
 
-class Snapshots:
+class SnapshotWriter:
     """Writes down every now and then what there is, which the machine changes meanwhile."""
 
     def __init__(self, there: Snapshot, inbox: Inbox, writer: JournalWriter) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
-from remesh.orchestrator.accounts.view import NodeView, View
+from remesh.orchestrator.accounts.view import NodeView, View, view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.membership import NodeState
 from remesh.orchestrator.control.words.events import Event, NodeDraining, ScaleRequested
@@ -42,7 +42,7 @@ class Wishes:
 
     def _view(self) -> View:
         with self._lock:
-            view = self._machine.view()
+            view = view_of(self._machine)
         if view.ended:
             raise UserError(f"the run is over: {view.phase}")
         return view

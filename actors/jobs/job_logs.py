@@ -87,18 +87,18 @@ def follow(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class LogPosition:
     """How far a driver has come, by its own words; None and empty where it says nothing."""
 
     step: int | None = None
     reason: str = ""
 
 
-def progress_of(text: str) -> Progress:
+def progress_of(text: str) -> LogPosition:
     """From the lines of a driver, the newest that say it."""
     steps = _STEP.findall(text)
     notes = _NOTE.findall(text)
-    return Progress(step=int(steps[-1]) if steps else None, reason=notes[-1] if notes else "")
+    return LogPosition(step=int(steps[-1]) if steps else None, reason=notes[-1] if notes else "")
 
 
 _STEP = re.compile(r"^(?:> (?:finished|failed|stopped) at )?step (\d+)", re.MULTILINE | re.ASCII)

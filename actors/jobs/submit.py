@@ -5,10 +5,11 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from remesh.actors.cluster.connection import connect, disconnect, find_controller, start_controller
+from remesh.actors.cluster.connection import connect, disconnect
+from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.orders import RunSpec
-from remesh.actors.run.folder import Fingerprint, RunFolder
+from remesh.actors.run.folder import RunFolder
 from remesh.actors.vault.wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
@@ -17,7 +18,7 @@ from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 from remesh.orchestrator.job.driver_words import RunOptions
-from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.job.job import Fingerprint, Job
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.user_errors import UserError
 

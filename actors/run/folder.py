@@ -13,7 +13,6 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -22,8 +21,9 @@ from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.journal_files import read_journals
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage.storage_url import open_storage
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words.records import CheckpointState
-from remesh.orchestrator.job.job import fingerprint_difference
+from remesh.orchestrator.job.job import Fingerprint, fingerprint_difference
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, read_manifest
@@ -41,8 +41,6 @@ _FORGOTTEN = re.compile(
     r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|fingerprint\.json|run\.json",
     re.ASCII,
 )
-
-Fingerprint = Mapping[str, str | int | float | bool]
 
 
 class RunFolder:
@@ -165,7 +163,7 @@ class RunFolder:
         generations = [ref.generation for ref in committed(self.guarded)]
         for journal in read_journals(self.path)[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
-            generations += [journal.options.last_generation, journal.replay().view().generation]
+            generations += [journal.options.last_generation, view_of(journal.replay()).generation]
         return max(generations, default=0)
 
     def contact(self) -> Contact | None:

@@ -11,7 +11,7 @@ from remesh.parallel.plan.layout import Layout
 
 AXES = tuple(asdict(Layout()))
 
-Samples = Iterable[tuple[tuple[str, ...], float]]
+MetricSamples = Iterable[tuple[tuple[str, ...], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class Picture:
         """A field of the newest step's record, None before the first step."""
         return None if self.view.last is None else getattr(self.view.last, field)
 
-    def states(self) -> Samples:
+    def states(self) -> MetricSamples:
         return (((phase.value,), float(phase.value == self.view.phase)) for phase in Phase)
 
-    def degrees(self) -> Samples:
+    def degrees(self) -> MetricSamples:
         """The length of each axis; all 0 while there is no mesh."""
         layout = self.view.layout if self.world_size else None
         degrees = dict.fromkeys(AXES, 0) if layout is None else asdict(layout)
@@ -45,16 +45,16 @@ class Picture:
             if worker.rank is not None:
                 yield (str(worker.rank), worker.node), 1.0
 
-    def worker_states(self) -> Samples:
+    def worker_states(self) -> MetricSamples:
         states = (state.value for state in WorkerState)
         return _counts(states, (worker.state for worker in self.view.workers))
 
-    def node_states(self) -> Samples:
+    def node_states(self) -> MetricSamples:
         states = (state.value for state in NodeState)
         return _counts(states, (node.state for node in self.view.nodes))
 
 
-def _counts(states: Iterable[str], present: Iterable[str]) -> Samples:
+def _counts(states: Iterable[str], present: Iterable[str]) -> MetricSamples:
     """How many there are in each state, those with none included."""
     counts = dict.fromkeys(states, 0)
     for state in present:

@@ -12,11 +12,12 @@ from remesh.actors.run.metrics import CONTENT_TYPE, render
 from remesh.actors.run.picture import Picture
 from remesh.actors.run.status_server import Answers, Page, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.tables import MetricsTable
 
-Announce = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 class RunMetrics:
@@ -46,7 +47,7 @@ class RunMetrics:
         self._target = self._target or target
 
     @contextmanager
-    def serving(self, table: MetricsTable, node_ip: str, announce: Announce) -> Iterator[None]:
+    def serving(self, table: MetricsTable, node_ip: str, announce: Say) -> Iterator[None]:
         """Answers on the port that the job asks for; on another one if that is taken."""
         server = None if table.port is None else _open(table, self.answers(), announce)
         if server is None:
@@ -62,7 +63,7 @@ class RunMetrics:
     def _page(self) -> Page:
         """The text is made outside of the lock: events must not wait for it."""
         with self._lock:
-            view, tally = self._machine.view(), deepcopy(self._tally)
+            view, tally = view_of(self._machine), deepcopy(self._tally)
         picture = Picture(run=self._run, version=self._version, view=view, tally=tally)
         return Page(content_type=CONTENT_TYPE, body=render(picture))
 
@@ -71,7 +72,7 @@ class RunMetrics:
         return [{"targets": [self._target], "labels": {"__meta_remesh_run": self._run}}]
 
 
-def _open(table: MetricsTable, answers: Answers, announce: Announce) -> StatusServer | None:
+def _open(table: MetricsTable, answers: Answers, announce: Say) -> StatusServer | None:
     """Metrics are no reason to end a training."""
     assert table.port is not None
     try:

@@ -13,7 +13,7 @@ from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.accounts.ledger import Ledger, Span
-from remesh.orchestrator.accounts.view import View
+from remesh.orchestrator.accounts.view import View, view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage
@@ -40,7 +40,7 @@ class RunView:
 
     def run_status(self, seen: int) -> RunStatus:
         with self.lock:
-            view = self._machine.view()
+            view = view_of(self._machine)
         status = self._status(view, seen)
         return failed(status, self._failure) if self._failure else status
 
@@ -63,11 +63,11 @@ class RunView:
 
     def status(self) -> dict[str, Any]:
         with self.lock:
-            return status_of(self._machine.view())
+            return status_of(view_of(self._machine))
 
     def report(self) -> dict[str, Any]:
         with self.lock:
-            status = self._machine.view().phase.lower()
+            status = view_of(self._machine).phase.lower()
         return report_of(Path(self._spec.folder), self._spec.job, status=status)
 
 
@@ -135,7 +135,7 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
 def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any]]:
     """Each generation with its members and their processes."""
     pids = {event.worker: event.pid for event in events if isinstance(event, WorkerReady)}
-    described: list[dict[str, Any]] = status_of(machine.view())["generations"]
+    described: list[dict[str, Any]] = status_of(view_of(machine))["generations"]
     for entry, life in zip(described, machine.state.generations, strict=True):
         entry["members"] = [
             {

@@ -8,6 +8,7 @@ from remesh.actors.run.contact import ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, read_journals
 from remesh.actors.run.run_view import status_of
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.user_errors import UserError
 
 
@@ -33,7 +34,7 @@ def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
     """The last word of a controller that is gone: without an end, the run was interrupted."""
-    status = status_of(_journals(run_dir)[-1].replay().view())
+    status = status_of(view_of(_journals(run_dir)[-1].replay()))
     if not status["ended"]:
         status["phase"] = "interrupted"
         status["reason"] = "its controller is gone; the same remesh run resumes it"

@@ -68,11 +68,11 @@ class _Server(ThreadingTCPServer):
     def __init__(
         self, address: tuple[str, int], answers: Answers, actions: Actions, token: str | None
     ) -> None:
-        super().__init__(address, _Handler)
+        super().__init__(address, _RequestHandler)
         self.answers, self.actions, self.token = answers, actions, token
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     timeout = REQUEST_LIMIT_S
     server: _Server
 

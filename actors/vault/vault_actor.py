@@ -23,7 +23,7 @@ from remesh.orchestrator.control.words.events import Event, VaultTold, VaultUp
 from remesh.orchestrator.control.words.records import VaultSlot
 
 
-class Vault:
+class VaultActor:
     """`live` returns when the vault ends; its death is the news that its snapshots are gone."""
 
     def __init__(self, spec: RunSpec, node: str) -> None:

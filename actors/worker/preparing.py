@@ -14,8 +14,8 @@ from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.worker.ordered_kills import Faults
 from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
-from remesh.actors.worker.snapshot_taker import Snapshots
-from remesh.actors.worker.trainer import Parts, Trainer
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
+from remesh.actors.worker.trainer import Trainer, TrainerParts
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
@@ -44,7 +44,7 @@ def build_trainer(
     engine = Engine(engine_spec(spec.job))
     warm_up(engine.spec)
     return Trainer(
-        Parts(
+        TrainerParts(
             worker=worker,
             node_ip=ray.util.get_node_ip_address(),
             job=spec.job,
@@ -57,7 +57,7 @@ def build_trainer(
             ),
             reporter=Reporter(worker=worker, post=post),
             saver=Saver(worker=worker, storage=storage, post=post),
-            snapshots=Snapshots(
+            snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
                 timers=Timers(patience_s=spec.job.elastic.patience_s),
             ),

@@ -43,7 +43,7 @@ class _Use(Enum):
 
 
 @dataclass(slots=True)
-class _Slot:
+class _OwnSlot:
     """A slot as the worker knows it. `step` is that of its snapshot."""
 
     memory: SlotMemory
@@ -52,7 +52,7 @@ class _Slot:
     step: int = -1
 
 
-class Snapshots:
+class SnapshotTaker:
     """For the trainer thread. Between `enter` and `leave` there may be slots, or not yet, or none.
 
     `every` is a number of steps, or "auto"; `clock` tells seconds.
@@ -65,8 +65,8 @@ class Snapshots:
         self._timers = timers
         self._clock = clock
         self._line: Line | None = None
-        self._layout: _Layout | None = None
-        self._slots: list[_Slot] = []
+        self._layout: _SlotLayout | None = None
+        self._slots: list[_OwnSlot] = []
         self._paths: list[Path] = []
         self._claim: Message = {}
         self._vaults: VaultOrder | None = None
@@ -85,7 +85,7 @@ class Snapshots:
         self._stable_step = -1
         self._pace.begin(order.from_step)
         if order.vaults is not None and self._takes_part:
-            self._layout = _Layout.of(state, order.generation)
+            self._layout = _SlotLayout.of(state, order.generation)
             held = Held(layout=order.layout, shard_size=order.shard_size, rank=order.rank)
             self._claim = {
                 "op": "lease",
@@ -178,7 +178,7 @@ class Snapshots:
         self._has_buddy = False
         self._safe_step = -1
 
-    def _free_slot(self) -> _Slot | None:
+    def _free_slot(self) -> _OwnSlot | None:
         for slot in self._slots:
             if slot.use is _Use.FREE or (slot.use is _Use.SEALED and slot.step < self._stable_step):
                 return slot
@@ -190,7 +190,7 @@ class Snapshots:
                 self._heed(message)
             if self._paths and self._layout:  # one a step: mapping it takes a while
                 memory = SlotMemory.open(self._paths.pop())
-                self._slots.append(_Slot(memory, self._layout.copies(memory)))
+                self._slots.append(_OwnSlot(memory, self._layout.copies(memory)))
         except (OSError, EOFError) as error:
             self._give_up(f"the vault is gone: {error!r}")
 
@@ -238,7 +238,7 @@ class Snapshots:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _SlotLayout:
     """How a rank's part of the state lies in a slot: as it lies in memory, in long runs."""
 
     start: bytes
@@ -246,7 +246,7 @@ class _Layout:
     views: dict[Fragment, Tensor]
 
     @classmethod
-    def of(cls, state: ShardState, generation: int) -> "_Layout":
+    def of(cls, state: ShardState, generation: int) -> "_SlotLayout":
         views = dict(state.fragments())
         # Large elements first keep all of them aligned.
         order = sorted(views, key=lambda one: (-views[one].itemsize, views[one].data_ptr()))

@@ -19,7 +19,7 @@ from remesh.actors.vault.slot_reader import reading
 from remesh.actors.worker.ordered_kills import Faults
 from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
-from remesh.actors.worker.snapshot_taker import Snapshots
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import (
@@ -33,7 +33,7 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.records import CheckpointState, PeerState, StepRecord
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.job.job import Job
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.holding.restore import share_state
@@ -43,11 +43,11 @@ from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, 
 from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
-from remesh.parallel.step.engine import Engine, Holding, StepResult, Tokens, Work
+from remesh.parallel.step.engine import Engine, Holding, StepResult, TokenBuffer, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class TrainerParts:
     """What a trainer works with; each is ready for use."""
 
     worker: str
@@ -60,16 +60,16 @@ class Parts:
     faults: Faults
     reporter: Reporter
     saver: Saver
-    snapshots: Snapshots
+    snapshots: SnapshotTaker
     post: Callable[[Event], None]
 
 
 class Trainer:
     """`run` is the trainer thread; control threads call `form`, `fence`, `drain` and `move`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: TrainerParts) -> None:
         self._parts = parts
-        self._fence = Fence()
+        self._fence = GenerationFence()
         self._orders: queue.Queue[FormOrder] = queue.Queue()
         self._parking = threading.Lock()
         self._parked = True
@@ -285,7 +285,7 @@ class Trainer:
         if result.snapshot:
             self._parts.snapshots.take(step)
 
-    def _fill(self, step: int, first: int, out: Tokens) -> tuple[int, int, int]:
+    def _fill(self, step: int, first: int, out: TokenBuffer) -> tuple[int, int, int]:
         digest = self._parts.stream.fill(step, first, out)
         return digest.high, digest.low, digest.count
 

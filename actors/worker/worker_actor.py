@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 USER_ERRORS = (DataError, LayoutError, CheckpointError, UserError)
 
 
-class Worker:
+class WorkerActor:
     """Calls on the control threads return at once; the trainer's answers are events."""
 
     def __init__(self, spec: RunSpec, worker: str, node: str) -> None:

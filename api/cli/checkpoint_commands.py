@@ -38,25 +38,25 @@ remesh checkpoint import --from dcp out/tiny-dcp job.toml --set checkpoint.dir=r
 app = typer.Typer(help="Look at, verify and convert checkpoints.", rich_markup_mode=None)
 
 
-class Format(StrEnum):
+class ExportFormat(StrEnum):
     """hf: Hugging Face's Llama or Qwen3; dcp: a torch distributed checkpoint."""
 
     HF = "hf"
     DCP = "dcp"
 
 
-class Float(StrEnum):
+class ExportFloat(StrEnum):
     """What weights are rounded to."""
 
     FP32 = "fp32"
     BF16 = "bf16"
 
 
-_DTYPES = {Float.FP32: "float32", Float.BF16: "bfloat16"}
+_DTYPES = {ExportFloat.FP32: "float32", ExportFloat.BF16: "bfloat16"}
 
 _FILE_CELLS = 240  # of a line that is written to a file or a pipe: nothing is cut off there
 
-Target = Annotated[
+CheckpointArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN[/STEP]",
@@ -67,7 +67,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(epilog=LS_EXAMPLES)
-def ls(target: Target, *, as_json: AsJson = False) -> int:
+def ls(target: CheckpointArgument, *, as_json: AsJson = False) -> int:
     """List the checkpoints of a run, newest first."""
     from remesh.actors.checkpoints.looking import find, rows  # noqa: PLC0415 - keeps --help fast
 
@@ -76,7 +76,7 @@ def ls(target: Target, *, as_json: AsJson = False) -> int:
 
 
 @app.command(epilog=VERIFY_EXAMPLES)
-def verify(target: Target) -> int:
+def verify(target: CheckpointArgument) -> int:
     """Read every byte of a checkpoint, or of all of a run, and prove it by its hashes."""
     from remesh.actors.checkpoints.exporting import verify_all  # noqa: PLC0415 - loads torch
     from remesh.actors.checkpoints.looking import find  # noqa: PLC0415 - keeps --help fast
@@ -86,7 +86,7 @@ def verify(target: Target) -> int:
 
 
 @app.command(epilog=SHOW_EXAMPLES)
-def show(target: Target, *, as_json: AsJson = False) -> int:
+def show(target: CheckpointArgument, *, as_json: AsJson = False) -> int:
     """Show what a checkpoint holds: position, job, metrics, files and tensors.
 
     Without a step it is the newest.
@@ -99,13 +99,14 @@ def show(target: Target, *, as_json: AsJson = False) -> int:
 
 @app.command("export", epilog=EXPORT_EXAMPLES)
 def export(
-    target: Target,
+    target: CheckpointArgument,
     out: Annotated[str, typer.Argument(metavar="DIR", help="An empty folder, or a new one.")],
     *,
-    form: Annotated[Format, typer.Option("--to", help="The format to write.")],
+    form: Annotated[ExportFormat, typer.Option("--to", help="The format to write.")],
     dtype: Annotated[
-        Float, typer.Option(help="Of the weights of hf; dcp is fp32, with the optimizer's state.")
-    ] = Float.FP32,
+        ExportFloat,
+        typer.Option(help="Of the weights of hf; dcp is fp32, with the optimizer's state."),
+    ] = ExportFloat.FP32,
 ) -> int:
     """Write a checkpoint as Hugging Face's or torch's, where the run itself is left as it is.
 
@@ -123,7 +124,7 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the weights.")],
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
     *,
-    form: Annotated[Format, typer.Option("--from", help="The format to read.")],
+    form: Annotated[ExportFormat, typer.Option("--from", help="The format to read.")],
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),

@@ -10,10 +10,8 @@ from remesh.orchestrator.user_errors import UserError
 
 TELL_BYTES = 64 << 20
 
-Note = Callable[[str], None]
 
-
-def build_dataset(source: str, out: Path, seq_len: int, note: Note) -> Manifest:
+def build_dataset(source: str, out: Path, seq_len: int, note: Callable[[str], None]) -> Manifest:
     """Builds a dataset, or finds it complete, and says so."""
     from remesh.data.prepare import build  # noqa: PLC0415 - loads pyarrow
 
@@ -26,7 +24,7 @@ def build_dataset(source: str, out: Path, seq_len: int, note: Note) -> Manifest:
     return manifest
 
 
-def ensure_dataset(job: Job, note: Note) -> None:
+def ensure_dataset(job: Job, note: Callable[[str], None]) -> None:
     """Builds the job's dataset where there is none yet.
 
     Raises: UserError if there is none and the job names no source, or if it does not fit the job.
@@ -44,7 +42,7 @@ def ensure_dataset(job: Job, note: Note) -> None:
     check_dataset(job, manifest)
 
 
-def _now_and_then(note: Note) -> Callable[[int, int], None]:
+def _now_and_then(note: Callable[[str], None]) -> Callable[[int, int], None]:
     """Tells how far a build is, after every 64 MiB that it has read."""
     next_bytes = TELL_BYTES
 

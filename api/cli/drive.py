@@ -11,7 +11,7 @@ POLL_S = 0.2
 STOPPING = "stopping at the next step boundary; once more to stop at once"
 
 
-class Run(Protocol):
+class DrivenRun(Protocol):
     """A started run. `stop` asks for a saved end; `close` ends whatever is left of it."""
 
     def poll(self) -> RunStatus: ...
@@ -33,7 +33,7 @@ class Wish(Protocol):
 
 
 def drive(
-    run: Run, display: Display, wish: Wish, *, wait: Callable[[float], None] = time.sleep
+    run: DrivenRun, display: Display, wish: Wish, *, wait: Callable[[float], None] = time.sleep
 ) -> RunStatus:
     """The last status of a run that has ended. The first wish to stop is passed on once."""
     passed_on = False

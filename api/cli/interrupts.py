@@ -7,7 +7,7 @@ from typing import Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-Handler = Callable[[int, FrameType | None], object] | int | None
+SignalHandler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupts:
@@ -19,7 +19,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
-        self._before: dict[signal.Signals, Handler] = {}
+        self._before: dict[signal.Signals, SignalHandler] = {}
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}

@@ -41,7 +41,7 @@ remesh resume first --wait
 
 app = typer.Typer(rich_markup_mode=None)
 
-Address = Annotated[
+ServerAddress = Annotated[
     str | None,
     typer.Option(
         envvar="RAY_API_SERVER_ADDRESS",
@@ -57,7 +57,7 @@ Wait = Annotated[bool, typer.Option("--wait", help="Follow the job to its end.")
 def submit(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
     *,
-    address: Address = None,
+    address: ServerAddress = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
@@ -84,7 +84,7 @@ def submit(
 @app.command(epilog=LS_EXAMPLES)
 def ls(
     *,
-    address: Address = None,
+    address: ServerAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """List the jobs of a cluster: where each stands, and why."""
@@ -106,7 +106,7 @@ def ls(
 def logs(
     submission_id: Id,
     *,
-    address: Address = None,
+    address: ServerAddress = None,
     to_its_end: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the job to its end.")
     ] = False,
@@ -118,7 +118,7 @@ def logs(
 
 
 @app.command(epilog=STOP_EXAMPLES)
-def stop(submission_id: Id, *, address: Address = None) -> int:
+def stop(submission_id: Id, *, address: ServerAddress = None) -> int:
     """Stop a job at the next step boundary, saved; it can be resumed."""
     from remesh.cli.job_actions import require_address, stop_job  # noqa: PLC0415 - keeps --help fast
 
@@ -126,7 +126,7 @@ def stop(submission_id: Id, *, address: Address = None) -> int:
 
 
 @app.command(epilog=RESUME_EXAMPLES)
-def resume(submission_id: Id, *, address: Address = None, wait: Wait = False) -> int:
+def resume(submission_id: Id, *, address: ServerAddress = None, wait: Wait = False) -> int:
     """Go on with a job that was stopped, has failed, or has lost its driver: the same curve."""
     from remesh.cli.job_actions import require_address, resume_job  # noqa: PLC0415 - keeps --help fast
 

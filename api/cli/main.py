@@ -15,6 +15,7 @@ import typer
 import remesh
 from remesh.cli import checkpoint_commands as checkpoint
 from remesh.cli import job_commands, node_commands
+from remesh.cli.checkpoint_commands import AsJson
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
@@ -63,7 +64,6 @@ RunTarget = Annotated[
         metavar="RUN_DIR|JOB", help="A run's folder or its job file; default: the newest run."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.callback()

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from remesh.cli.data_commands import ensure_dataset
-from remesh.cli.drive import Display, Run, Wish, drive, exit_code
+from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import open_display
 from remesh.data.durable import durable_file
@@ -76,7 +76,7 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
     return options
 
 
-def follow(run: Run, display: Display, wish: Wish, report: Path | None) -> int:
+def follow(run: DrivenRun, display: Display, wish: Wish, report: Path | None) -> int:
     """Drives a run to its end, writes the report, and gives the exit code."""
     try:
         status = drive(run, display, wish)

@@ -15,7 +15,7 @@ from remesh.orchestrator.control.words.records import StepRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class SampleCounts:
     """Counts of samples. `digest` chains the digests of all steps in order."""
 
     expected: int
@@ -53,7 +53,7 @@ class Ledger:
         """The record of each step that the run stands on, None where there is none."""
         return [self._record(lineage, step) for step in span.steps]
 
-    def samples(self, lineage: Lineage, span: Span, expected: Callable[[int], str]) -> Samples:
+    def samples(self, lineage: Lineage, span: Span, expected: Callable[[int], str]) -> SampleCounts:
         """Compares each step's digest with `expected(step)`.
 
         A step without a record has lost its batch. One with another digest has lost it too, and
@@ -72,7 +72,7 @@ class Ledger:
                 lost += span.global_batch
                 repeated += record.samples
         repeated += sum(record.samples for record in self._twice(lineage))
-        return Samples(
+        return SampleCounts(
             expected=span.global_batch * len(span.steps),
             consumed=consumed,
             lost=lost,

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.generations import GenerationReport, report
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.control.words.records import StepRecord
 from remesh.parallel.plan.layout import Layout
@@ -57,7 +57,9 @@ class View:
     deadline_s: float | None
 
 
-def view_of(options: Options, state: State) -> View:
+def view_of(machine: Controller) -> View:
+    """Where the run of this controller stands."""
+    options, state = machine.options, machine.state
     return View(
         phase=state.phase.value,
         ended=state.phase in ENDED,

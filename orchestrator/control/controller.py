@@ -8,7 +8,6 @@ for the generation in being, `saving` for checkpoints; `transitions` is how mesh
 
 from typing import assert_never
 
-from remesh.orchestrator.accounts.view import View, view_of
 from remesh.orchestrator.control.handlers import nodes, presence, saving, training
 from remesh.orchestrator.control.handlers.restart import on_restarted
 from remesh.orchestrator.control.handlers.staffing import form_or_grow, give_up, lose_worker, refill
@@ -57,9 +56,6 @@ class Controller:
     def next_deadline_s(self) -> float | None:
         """The moment at which the controller wants a Tick, None for never."""
         return self.state.deadlines.earliest_s()
-
-    def view(self) -> View:
-        return view_of(self.options, self.state)
 
 
 def _dispatch(turn: Turn, event: ev.Event) -> None:

@@ -6,25 +6,25 @@ from typing import Literal, cast, get_args
 
 from remesh.orchestrator.user_errors import UserError
 
-Target = Literal["worker", "node"]
+KillTarget = Literal["worker", "node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
     """The highest rank, or its whole node, dies by its own signal as `step` begins."""
 
-    target: Target
+    target: KillTarget
     step: int
 
 
 def parse_kill(text: str) -> Kill:
     """The kill in a text such as `worker@20`. Raises: UserError if it is none."""
     target, at, step = text.partition("@")
-    if target not in get_args(Target) or not at:
+    if target not in get_args(KillTarget) or not at:
         raise UserError(f"--kill {text}: expected worker@STEP or node@STEP, such as worker@20")
     if not (step.isascii() and step.isdigit()) or int(step[:20]) < 1:
         raise UserError(f"--kill {text}: expected a step from 1 after the @, such as {target}@20")
-    return Kill(target=cast("Target", target), step=int(step[:20]))
+    return Kill(target=cast("KillTarget", target), step=int(step[:20]))
 
 
 def check_kills(kills: Sequence[Kill], *, steps: int, nodes: int, address: str | None) -> None:

@@ -30,7 +30,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Folder = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Float = Literal["fp32", "bf16"]
+FloatKind = Literal["fp32", "bf16"]
 
 
 class JobTable(BaseModel):
@@ -126,8 +126,8 @@ class TrainTable(BaseModel):
     eps: Positive = 1e-8
     clip: Positive = 1.0
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    dtype: Float = "fp32"
-    grad_dtype: Float = "fp32"
+    dtype: FloatKind = "fp32"
+    grad_dtype: FloatKind = "fp32"
     z_loss: NotNegative = 0.0
     recompute: Literal["none", "attention", "full"] = "none"
     recompute_every: Dimension = 1

@@ -20,12 +20,13 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
     WorkerReady,
 )
-from remesh.orchestrator.sim.coupling import Mesh
+from remesh.orchestrator.sim.coupling import SimMesh
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.outages import Outages
-from remesh.orchestrator.sim.process import Process
-from remesh.orchestrator.sim.vault import Vault
-from remesh.orchestrator.sim.world import InvariantError, Saved, World, value_after
+from remesh.orchestrator.sim.process import SimProcess
+from remesh.orchestrator.sim.vault import SimVault
+from remesh.orchestrator.sim.world import Saved, World, value_after
 
 HEAD = "node-0"
 START_FAILS = 0.03
@@ -64,8 +65,8 @@ class Cluster:
     knows: Callable[[str], bool]
     restart: Callable[[], None]
     hosts: dict[str, Host] = field(default_factory=dict)
-    processes: dict[str, Process] = field(default_factory=dict)
-    meshes: dict[int, Mesh] = field(default_factory=dict)
+    processes: dict[str, SimProcess] = field(default_factory=dict)
+    meshes: dict[int, SimMesh] = field(default_factory=dict)
     num_vaults: int = 0
     ended: bool = False
     stopping: bool = False
@@ -117,7 +118,7 @@ class Cluster:
             case cmd.Announce():
                 pass
 
-    def kill(self, process: Process, cause: str = "killed by SIGKILL") -> None:
+    def kill(self, process: SimProcess, cause: str = "killed by SIGKILL") -> None:
         """A process dies; its node tells, if it can."""
         if not process.alive:
             return
@@ -162,7 +163,7 @@ class Cluster:
             self.world.agenda.after(lease_s, lambda: self._end_lease(host))
         self.world.agenda.after(for_s, lambda: self._heal(host))
 
-    def freeze(self, process: Process, for_s: float) -> None:
+    def freeze(self, process: SimProcess, for_s: float) -> None:
         process.frozen = True
         self.world.agenda.after(for_s, lambda: self._thaw(process))
         silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
@@ -182,7 +183,7 @@ class Cluster:
             return
         self.num_vaults += 1
         address = f"{host.name}:{self.num_vaults}"
-        self.world.vaults[host.name] = Vault(self.world, host.name, address)
+        self.world.vaults[host.name] = SimVault(self.world.promised, host.name, address)
         event = VaultUp(node=host.name, address=address)
         self.world.agenda.after(self.world.between(0.1, 0.6), lambda: self.post(host.name, event))
 
@@ -216,7 +217,7 @@ class Cluster:
         if host.alive:
             self.kill_host(host)
 
-    def _on(self, host: Host) -> list[Process]:
+    def _on(self, host: Host) -> list[SimProcess]:
         return [process for process in self.processes.values() if process.node == host.name]
 
     def _watch(self, host: Host) -> None:
@@ -259,14 +260,14 @@ class Cluster:
         if host.cut_off:
             self._end_all(host)
 
-    def _thaw(self, process: Process) -> None:
+    def _thaw(self, process: SimProcess) -> None:
         if process.alive and process.frozen:
             mesh = process.mesh
             process.thaw()
             if mesh is not None:
                 mesh.resume()
 
-    def _say_frozen(self, process: Process, silent_s: float) -> None:
+    def _say_frozen(self, process: SimProcess, silent_s: float) -> None:
         if process.alive and process.frozen:
             self.post(process.node, WorkerFrozen(worker=process.name, silent_s=silent_s))
 
@@ -274,7 +275,7 @@ class Cluster:
         self.network.send(node, lambda: action() if self.hosts[node].alive else None)
 
     def _to_worker(
-        self, name: str, command: cmd.Form | cmd.Fence | cmd.Drain, mesh: Mesh | None
+        self, name: str, command: cmd.Form | cmd.Fence | cmd.Drain, mesh: SimMesh | None
     ) -> None:
         process = self.processes[name]
         self._to_node(process.node, lambda: process.act(lambda: process.receive(command, mesh)))
@@ -292,7 +293,7 @@ class Cluster:
         if command.worker in self.processes:
             return
         self._start_vault(self.hosts[command.node])
-        process = Process(world=self.world, name=command.worker, node=command.node)
+        process = SimProcess(world=self.world, name=command.worker, node=command.node)
         self.processes[process.name] = process
         start_s = self.world.between(1.0, 3.0)
         if self.world.chance.random() < START_FAILS:
@@ -306,7 +307,7 @@ class Cluster:
             self.kill(process, f"ended: {command.reason}")
 
     def _form(self, form: cmd.Form) -> None:
-        mesh = Mesh(
+        mesh = SimMesh(
             world=self.world,
             form=form,
             processes=self.processes,

@@ -8,14 +8,15 @@ from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import Held
 from remesh.orchestrator.control.words.recovery import slots_of
 from remesh.orchestrator.plan.buddies import buddies
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import is_whole
-from remesh.orchestrator.sim.process import Doing, Process, Vote
-from remesh.orchestrator.sim.vault import Snapshots, open_snapshots
-from remesh.orchestrator.sim.world import InvariantError, World
+from remesh.orchestrator.sim.process import Doing, SimProcess, SimVote
+from remesh.orchestrator.sim.snapshots import SimSnapshots, open_snapshots
+from remesh.orchestrator.sim.world import World
 
 
 @dataclass(slots=True, eq=False)
-class Mesh:
+class SimMesh:
     """Forms when all members have come; a step ends when all have voted. `offers` has what they
     came with: the step, the part of its state, and its value.
 
@@ -25,7 +26,7 @@ class Mesh:
 
     world: World
     form: Form
-    processes: dict[str, Process]
+    processes: dict[str, SimProcess]
     reachable: Callable[[set[str]], bool]
     voted: Callable[[int, int], None]
     arrived: set[str] = field(default_factory=set)
@@ -42,11 +43,11 @@ class Mesh:
         return self.form.generation
 
     @property
-    def members(self) -> list[Process]:
+    def members(self) -> list[SimProcess]:
         """Members that were ever heard of; one whose process is gone stays here as a dead one."""
         return [self.processes[m.worker] for m in self.form.members]
 
-    def part_of(self, process: Process) -> Held:
+    def part_of(self, process: SimProcess) -> Held:
         """Which part of the state belongs to the process' place."""
         layout, shard_size = self.form.layout, self.form.shard_size
         return Held(layout=layout, shard_size=shard_size, rank=process.rank)
@@ -68,7 +69,7 @@ class Mesh:
             raise InvariantError(f"{self.form} starts from a mixture of states")
         return values.pop() if values else 0
 
-    def snapshots_of(self, process: Process) -> Snapshots | None:
+    def snapshots_of(self, process: SimProcess) -> SimSnapshots | None:
         """The one way of a rank to the vaults in this generation, if it is to put snapshots."""
         held = self.part_of(process)
         if not self.world.settings.snapshot_every or not held.is_first:
@@ -85,7 +86,7 @@ class Mesh:
         names = [member.worker for member in self.form.members if member.at_step == step]
         return all(self.processes[name].in_mesh(self.generation) for name in names)
 
-    def arrive(self, process: Process) -> None:
+    def arrive(self, process: SimProcess) -> None:
         if self.store_lost:
             self._break_soon(process)
             return
@@ -104,7 +105,7 @@ class Mesh:
             if member.in_mesh(self.generation) and member.doing is Doing.FORMING:
                 self._break_soon(member)
 
-    def ready(self, process: Process) -> None:
+    def ready(self, process: SimProcess) -> None:
         """A member stands at a step boundary and goes into the next step."""
         self.at_boundary.add(process.name)
         if self.torn:
@@ -115,14 +116,14 @@ class Mesh:
             step_s = self.world.settings.step_s * self.world.between(0.8, 1.3)
             self.world.agenda.after(step_s, lambda: self._vote(step_s))
 
-    def left(self, process: Process) -> None:
+    def left(self, process: SimProcess) -> None:
         """A member's groups are closed: the others' collectives fail soon after."""
         self.torn = True
         for member in self.members:
             if member is not process:
                 self._break_soon(member)
 
-    def died(self, process: Process) -> None:
+    def died(self, process: SimProcess) -> None:
         """A death amid the vote lets it pass for some of the others and not for the rest."""
         if self.voting and self.world.chance.random() < 0.4:  # noqa: PLR2004 - a share of deaths
             self._pass([m for m in self.members if self.world.chance.random() < 0.5])  # noqa: PLR2004
@@ -134,11 +135,11 @@ class Mesh:
             self.waiting = False
             self.world.agenda.after(0.001, lambda: self._vote(self.world.settings.step_s))
 
-    def _break_soon(self, process: Process) -> None:
+    def _break_soon(self, process: SimProcess) -> None:
         delay_s = self.world.between(0.01, 0.13)
         process.soon(delay_s, lambda: process.broken(self.generation, "a peer is gone"))
 
-    def _form_timed_out(self, process: Process) -> None:
+    def _form_timed_out(self, process: SimProcess) -> None:
         if process.in_mesh(self.generation) and process.doing is Doing.FORMING:
             process.broken(self.generation, "forming timed out")
 
@@ -152,12 +153,12 @@ class Mesh:
         self.voted(self.generation, (members[0].at_step or 0) + 1)
         self._pass(members, step_s)
 
-    def _pass(self, members: list[Process], step_s: float | None = None) -> None:
+    def _pass(self, members: list[SimProcess], step_s: float | None = None) -> None:
         self.voting = False
         drains = [m.drain for m in self.members if m.drain is not None]
         step = max(m.at_step or 0 for m in self.members) + 1
         stable, snapshot = self._ballots(step)
-        vote = Vote(
+        vote = SimVote(
             leave=bool(drains),
             save=any(drain.save for drain in drains),
             snapshot=snapshot,

@@ -7,7 +7,7 @@ from random import Random
 
 from remesh.orchestrator.control.words.events import ScaleRequested, StopRequested
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
-from remesh.orchestrator.sim.process import Process
+from remesh.orchestrator.sim.process import SimProcess
 from remesh.orchestrator.sim.world import World
 
 WEIGHTS = {
@@ -34,7 +34,7 @@ WITH_A_STEP = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class PlannedFault:
     """Strikes at a moment of the training or, if `at_step` is set, soon after that step's vote."""
 
     kind: str
@@ -42,7 +42,7 @@ class Fault:
     at_step: int | None = None
 
 
-def draw_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
+def draw_faults(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
     """Up to six faults.
 
     About half of them strike while the one before is being dealt with, a few others when a step
@@ -53,7 +53,7 @@ def draw_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
     )
 
 
-def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Fault]:
+def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
     """Up to three more for a run with vaults."""
     weighted = _weighted(VAULT_WEIGHTS)
     return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(0, 3)))
@@ -63,21 +63,21 @@ def _weighted(weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
     return list(weights), list(weights.values())
 
 
-def _drawn(chance: Random, steps: int, span_s: float, kinds: list[str]) -> list[Fault]:
-    faults: list[Fault] = []
+def _drawn(chance: Random, steps: int, span_s: float, kinds: list[str]) -> list[PlannedFault]:
+    faults: list[PlannedFault] = []
     for kind in kinds:
         if chance.random() < WITH_A_STEP:
             at_step = chance.choice([steps, chance.randint(1, steps)])
-            faults.append(Fault(kind=kind, at_step=at_step))
+            faults.append(PlannedFault(kind=kind, at_step=at_step))
             continue
         at_s = chance.uniform(0.0, span_s)
         if faults and chance.random() < SHORTLY_AFTER:
             at_s = faults[-1].at_s + chance.uniform(0.0, 1.5)
-        faults.append(Fault(kind=kind, at_s=at_s))
+        faults.append(PlannedFault(kind=kind, at_s=at_s))
     return sorted(faults, key=lambda fault: fault.at_s)
 
 
-def strike(fault: Fault, cluster: Cluster) -> None:
+def strike(fault: PlannedFault, cluster: Cluster) -> None:
     STRIKES[fault.kind](cluster)
 
 
@@ -179,7 +179,7 @@ def _kill_some(cluster: Cluster, count: int) -> None:
         cluster.kill(process)
 
 
-def _living(cluster: Cluster) -> list[Process]:
+def _living(cluster: Cluster) -> list[SimProcess]:
     """Living processes of heard nodes in random order."""
     living = [
         process

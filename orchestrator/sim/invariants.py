@@ -21,8 +21,9 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.records import CheckpointState, Held, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
-from remesh.orchestrator.sim.world import GLOBAL_BATCH, InvariantError, digest_of
+from remesh.orchestrator.sim.world import GLOBAL_BATCH, digest_of
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from remesh.orchestrator.control.words.events import Event, WorkerFrozen, WorkerLost
-from remesh.orchestrator.sim.coupling import Mesh
-from remesh.orchestrator.sim.process import Process
+from remesh.orchestrator.sim.coupling import SimMesh
+from remesh.orchestrator.sim.process import SimProcess
 from remesh.orchestrator.sim.world import World
 
 AMID = 0.5
@@ -21,8 +21,8 @@ class Outages:
     """`doomed_for_s` is set while the controller is to die at its next event. `life` numbers it."""
 
     world: World
-    processes: Mapping[str, Process]
-    meshes: Mapping[int, Mesh]
+    processes: Mapping[str, SimProcess]
+    meshes: Mapping[int, SimMesh]
     tell: Callable[[Event], None]
     restart: Callable[[], None]
     life: int = 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from remesh.orchestrator.control.words.commands import Drain, Fence, Form
 from remesh.orchestrator.control.words.events import (
@@ -23,12 +23,10 @@ from remesh.orchestrator.control.words.records import (
     StepRecord,
 )
 from remesh.orchestrator.control.words.recovery import slot_label
-from remesh.orchestrator.sim.vault import Snapshots
-from remesh.orchestrator.sim.world import InvariantError, World, record_of, value_after
+from remesh.orchestrator.sim.invariant_error import InvariantError
+from remesh.orchestrator.sim.snapshots import SimSnapshots
+from remesh.orchestrator.sim.world import World, record_of, value_after
 from remesh.parallel.state.root_manifest import ShardFile
-
-if TYPE_CHECKING:
-    from remesh.orchestrator.sim.coupling import Mesh
 
 REPORT_S = 1.0
 
@@ -42,7 +40,7 @@ class Doing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
+class SimVote:
     """What the members of a mesh agree on with a step; `stable` is -1 where nothing is."""
 
     leave: bool
@@ -51,11 +49,25 @@ class Vote:
     stable: int
 
 
+class Coupling(Protocol):
+    """The mesh as a process sees it: it comes, is ready, leaves, dies, and asks what there is."""
+
+    def part_of(self, process: "SimProcess") -> Held: ...
+    def value_at(self, step: int) -> int: ...
+    def snapshots_of(self, process: "SimProcess") -> SimSnapshots | None: ...
+    def has_sources(self) -> bool: ...
+    def arrive(self, process: "SimProcess") -> None: ...
+    def ready(self, process: "SimProcess") -> None: ...
+    def left(self, process: "SimProcess") -> None: ...
+    def died(self, process: "SimProcess") -> None: ...
+    def resume(self) -> None: ...
+
+
 ACTIVE = frozenset(Doing) - {Doing.PARKED}
 
 
 @dataclass(slots=True, eq=False)
-class Process:
+class SimProcess:
     """`value` stands for the parameters at `at_step`, of which the process has the part `held`
     since the generation `held_in`. `stalled` is what a frozen process missed.
     """
@@ -66,7 +78,7 @@ class Process:
     alive: bool = True
     frozen: bool = False
     doing: Doing = Doing.PARKED
-    mesh: "Mesh | None" = None
+    mesh: "Coupling | None" = None
     generation: int = 0
     rank: int = 0
     fenced: int = 0
@@ -79,7 +91,7 @@ class Process:
     heard_step: int = 0
     reporting: bool = False
     drain: Drain | None = None
-    snapshots: Snapshots | None = None
+    snapshots: SimSnapshots | None = None
     stalled: list[Callable[[], None]] = field(default_factory=list)
 
     def soon(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -101,7 +113,7 @@ class Process:
     def in_mesh(self, generation: int) -> bool:
         return self.alive and self.generation == generation and self.doing in ACTIVE
 
-    def receive(self, command: Form | Fence | Drain, mesh: "Mesh | None" = None) -> None:
+    def receive(self, command: Form | Fence | Drain, mesh: "Coupling | None" = None) -> None:
         match command:
             case Form():
                 if mesh is not None and command.generation > max(self.fenced, self.generation):
@@ -120,7 +132,7 @@ class Process:
         self.world.post(self.node, event)
         self.soon(self.world.between(0.005, 0.05), lambda: self._restore(form))
 
-    def update(self, step: int, step_s: float, vote: Vote) -> None:
+    def update(self, step: int, step_s: float, vote: SimVote) -> None:
         """The step's vote has passed: nothing but death keeps the update from being finished."""
         if self.at_step != step - 1 or self.doing is not Doing.TRAINING:
             raise InvariantError(f"{self.name} at {self.at_step} ({self.doing}) updates {step}")
@@ -142,7 +154,7 @@ class Process:
         for action in missed:
             self.act(action)
 
-    def _form(self, form: Form, mesh: "Mesh") -> None:
+    def _form(self, form: Form, mesh: "Coupling") -> None:
         if self.doing is not Doing.PARKED:
             raise InvariantError(f"{self.name} is to form {form.generation} while {self.doing}")
         self.doing, self.mesh, self.generation = Doing.FORMING, mesh, form.generation
@@ -181,7 +193,7 @@ class Process:
         else:
             mesh.ready(self)
 
-    def _copy(self, form: Form, mesh: "Mesh", peers: PeerState) -> bool:
+    def _copy(self, form: Form, mesh: "Coupling", peers: PeerState) -> bool:
         """Whether the part could be had: those who have parts of it may be gone by now."""
         step = peers.step
         value = mesh.value_at(step)
@@ -208,7 +220,7 @@ class Process:
         self.world.post(self.node, event)
         self._park(drained=False)
 
-    def _updated(self, step: int, step_s: float, vote: Vote) -> None:
+    def _updated(self, step: int, step_s: float, vote: SimVote) -> None:
         self.at_step, self.value = step, value_after(self.value, step)
         self.records.append(record_of(step, step_s, self.world.agenda.now_s))
         self._report_later()

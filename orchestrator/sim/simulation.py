@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.memory.generations import GenerationReport
@@ -14,10 +15,11 @@ from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
-from remesh.orchestrator.sim.faults import Fault, draw_faults, draw_vault_faults, strike
+from remesh.orchestrator.sim.faults import PlannedFault, draw_faults, draw_vault_faults, strike
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
-from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings, World
+from remesh.orchestrator.sim.world import WHOLE, Settings, World
 
 MAX_SECONDS = 300.0
 STARTUP_S = 3.0
@@ -32,7 +34,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """`seconds` are simulated. `trace` tells each event with what was decided."""
 
     seed: int
@@ -42,7 +44,7 @@ class Outcome:
     steps: int
     events: int
     seconds: float
-    faults: tuple[Fault, ...]
+    faults: tuple[PlannedFault, ...]
     trace: tuple[str, ...]
 
 
@@ -60,11 +62,11 @@ class Simulation:
 
     seed: int
     settings: Settings
-    faults: list[Fault]
+    faults: list[PlannedFault]
     agenda: Agenda = field(default_factory=Agenda)
     trace: list[str] = field(default_factory=list)
     journal: list[str] = field(default_factory=list)
-    struck: list[Fault] = field(default_factory=list)
+    struck: list[PlannedFault] = field(default_factory=list)
     deadline_s: float | None = None
     heard_s: float = 0.0
     controller: Controller = field(init=False)
@@ -74,13 +76,13 @@ class Simulation:
         self.controller = Controller(self._options())
         self.invariants = Invariants(self.controller)
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         try:
             return self._run()
         except AssertionError as error:
             raise SimulationError(f"seed {self.seed}: {error}", self.trace) from error
 
-    def _run(self) -> Outcome:
+    def _run(self) -> RunOutcome:
         cluster = self._cluster()
         for _ in range(2):
             cluster.join()
@@ -188,7 +190,7 @@ class Simulation:
 
         self.agenda.after(deadline_s - self.agenda.now_s, tick)
 
-    def _strike(self, fault: Fault, cluster: Cluster) -> None:
+    def _strike(self, fault: PlannedFault, cluster: Cluster) -> None:
         if not cluster.ended:
             self.trace.append(f"{self.agenda.now_s:9.3f} !! {fault.kind}")
             strike(fault, cluster)
@@ -197,18 +199,18 @@ class Simulation:
         self.trace.append(f"{self.agenda.now_s:9.3f} {event} -> {self.controller.state.phase}")
         self.trace.extend(f"{'':9}   {command}" for command in commands)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RunOutcome:
         controller = self.controller
         state = controller.state
         if state.phase not in ENDED:
             raise InvariantError(f"nothing is left to happen, but the run is {state.phase}")
         if replay(self.journal, controller.options).state != state:
             raise InvariantError("replaying the journal leads to another state")
-        return Outcome(
+        return RunOutcome(
             seed=self.seed,
             status=state.phase.value,
             reason=state.reason,
-            generations=controller.view().generations,
+            generations=view_of(controller).generations,
             steps=state.step,
             events=len(self.journal),
             seconds=self.agenda.now_s,
@@ -217,7 +219,7 @@ class Simulation:
         )
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int) -> RunOutcome:
     """A run drawn from `seed`: its size, how it cuts its state, its faults, every delay.
 
     Raises: SimulationError if an invariant broke, or if a run that could have finished did not.
@@ -258,7 +260,7 @@ def _draw_shape(seed: int, slots: int) -> Shape:
     return WHOLE if chance.random() < HALF else chance.choice(fitting)
 
 
-def _as_expected(outcome: Outcome) -> bool:
+def _as_expected(outcome: RunOutcome) -> bool:
     """The head and its slots always survive: a run reaches its last step.
 
     Unless it was stopped, or all workers died at once and the only checkpoint was corrupt.

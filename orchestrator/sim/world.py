@@ -3,23 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
 
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
-
-if TYPE_CHECKING:
-    from remesh.orchestrator.sim.vault import Vault
+from remesh.orchestrator.sim.vault import Promises, SimVault
 
 GLOBAL_BATCH = 24
 WHOLE = Shape(max_dp=4)
-
-
-class InvariantError(AssertionError):
-    """The controller, or the simulated cluster, did what must never happen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +62,8 @@ class World:
     written: set[tuple[int, int, str]] = field(default_factory=set)
     committed: dict[str, Saved] = field(default_factory=dict)
     copies_fail: bool = False
-    vaults: dict[str, "Vault"] = field(default_factory=dict)
-    promised: dict[int, tuple[int, list[tuple["Vault", int]]]] = field(default_factory=dict)
+    vaults: dict[str, SimVault] = field(default_factory=dict)
+    promised: Promises = field(default_factory=dict)
 
     @property
     def timers(self) -> Timers:

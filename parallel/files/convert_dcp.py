@@ -1,20 +1,16 @@
 """Torch distributed checkpoints as weights of a model, and a whole state as one of them."""
 
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from torch import Tensor
-
+from remesh.parallel.files.convert import Read
 from remesh.parallel.files.convert_names import head_beside, names_in
 from remesh.parallel.files.dcp import boxes_in, located
 from remesh.parallel.files.weights import Weights, check_tied, weights_of
 from remesh.parallel.holding.shard_state import COUNT, MOMENTS
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
-from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.storage import Storage
-
-Read = Callable[[list[Fragment]], Mapping[Fragment, Tensor]]
 
 
 def open_weights(storage: Storage, config: ModelConfig) -> Weights:

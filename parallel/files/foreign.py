@@ -18,7 +18,7 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.bounded_json import parse
 from remesh.parallel.state.fragments import Fragment, Numbers, item_bytes
 from remesh.parallel.state.headers import DTYPES, MAX_HEADER_BYTES, MAX_VALUES
-from remesh.parallel.state.reshard import Held, Move, ReshardError, reshard
+from remesh.parallel.state.reshard import HeldFragment, Move, ReshardError, reshard
 from remesh.parallel.state.shards import empty
 from remesh.parallel.state.storage import Storage
 
@@ -48,9 +48,9 @@ def read_stored(
     Raises: CheckpointError if a box is not held, or a file ends before it should.
     """
     places = {one.fragment: one for one in stored}
-    have: dict[str, list[Held]] = defaultdict(list)
+    have: dict[str, list[HeldFragment]] = defaultdict(list)
     for fragment, one in places.items():
-        have[fragment.name].append(Held(fragment=fragment, holders=(one.path,)))
+        have[fragment.name].append(HeldFragment(fragment=fragment, holders=(one.path,)))
     tensors = {box: empty(box) for box in want}
     asked = {_as_held(box, have): tensor for box, tensor in tensors.items()}
     try:
@@ -126,7 +126,7 @@ def counts(values: Iterable[Any]) -> Numbers:
     return numbers
 
 
-def _as_held(box: Fragment, have: Mapping[str, Sequence[Held]]) -> Fragment:
+def _as_held(box: Fragment, have: Mapping[str, Sequence[HeldFragment]]) -> Fragment:
     held = have.get(box.name)
     return replace(box, dtype=held[0].fragment.dtype) if held else box
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from remesh.parallel.groups.group import Group, Operation
+from remesh.parallel.groups.group import Group, PendingOperation
 
 Op = Literal["sum", "max"]
 
@@ -24,9 +24,9 @@ def all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> None:
     start_all_reduce_(group, tensor, op).wait()
 
 
-def start_all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> Operation:
+def start_all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> PendingOperation:
     if group.size == 1:
-        return Operation()
+        return PendingOperation()
     options = dist.AllreduceOptions()
     options.reduceOp = _OPS[op]
     sent = 2 * tensor.nbytes * (group.size - 1) // group.size
@@ -41,11 +41,11 @@ def reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> None:
     start_reduce_scatter(group, out, tensor).wait()
 
 
-def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> Operation:
+def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> PendingOperation:
     """On gloo the parts are exchanged and added here, which takes a third of its own one's time."""
     if group.size == 1:
         out.copy_(tensor.view_as(out))
-        return Operation()
+        return PendingOperation()
     if out.is_cuda:
         options, sent = dist.ReduceScatterOptions(), out.nbytes * (group.size - 1)
         return group.start(lambda pg: pg._reduce_scatter_base(out, tensor, options), sent)  # noqa: SLF001 - unregistered
@@ -72,10 +72,10 @@ def start_all_to_all(
     tensor: Tensor,
     out_sizes: Sequence[int],
     sizes: Sequence[int],
-) -> Operation:
+) -> PendingOperation:
     if group.size == 1:
         out.copy_(tensor)
-        return Operation()
+        return PendingOperation()
     sent = (sum(sizes) - sizes[group.rank]) * tensor.element_size()
     return group.start(lambda pg: pg.alltoall_base(out, tensor, list(out_sizes), list(sizes)), sent)
 
@@ -85,7 +85,7 @@ def all_gather(group: Group, out: Tensor, tensor: Tensor) -> None:
     start_all_gather(group, out, tensor).wait()
 
 
-def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> Operation:
+def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> PendingOperation:
     """On gloo one broadcast from each rank, in place: its own one gathers into fresh memory and
     takes three times as long.
     """
@@ -93,7 +93,7 @@ def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> Operation:
     if parts[group.rank].data_ptr() != tensor.data_ptr():
         parts[group.rank].copy_(tensor.view(-1))
     if group.size == 1:
-        return Operation()
+        return PendingOperation()
     sent = tensor.nbytes * (group.size - 1)
     if out.is_cuda:
         return group.start(lambda pg: pg._allgather_base(out, tensor), sent)  # noqa: SLF001 - unregistered

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from remesh.parallel.plan.errors import Cancelled
 
 
-class Fence:
+class GenerationFence:
     """One a process. Generations are integers; the fence starts below all of them."""
 
     def __init__(self, generation: int = -1) -> None:

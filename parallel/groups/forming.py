@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import distributed as dist
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.gloo import build_gloo
 from remesh.parallel.groups.nccl import build_nccl
 from remesh.parallel.groups.rendezvous import Rendezvous
@@ -41,7 +41,7 @@ class Forming:
         self._formed: Formed | None = None
         self._failure = ""
 
-    def wait(self, fence: Fence) -> Formed:
+    def wait(self, fence: GenerationFence) -> Formed:
         deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
         threading.Thread(target=self._run, name="form", daemon=True).start()
         try:

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import distributed as dist
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.forming import Formed, Forming, reason
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.errors import Cancelled, GroupError
@@ -41,7 +41,7 @@ class Group:
     """The ranks of one generation that compute together. `bytes_sent` counts payload only."""
 
     def __init__(
-        self, rendezvous: Rendezvous, fence: Fence, parts: Formed | None, key: object
+        self, rendezvous: Rendezvous, fence: GenerationFence, parts: Formed | None, key: object
     ) -> None:
         self.rank = rendezvous.rank
         self.size = rendezvous.size
@@ -54,7 +54,7 @@ class Group:
         self._end = parts.end if parts else None
 
     @staticmethod
-    def form(rendezvous: Rendezvous, fence: Fence) -> "Group":
+    def form(rendezvous: Rendezvous, fence: GenerationFence) -> "Group":
         """The group, once every rank of it is there. A rank alone needs no sockets.
 
         Cost: 3-10 ms at 2-8 ranks on one host.
@@ -72,7 +72,7 @@ class Group:
             raise
         return Group(rendezvous, fence, parts, key)
 
-    def start(self, begin: Begin, sent_bytes: int) -> "Operation":
+    def start(self, begin: Begin, sent_bytes: int) -> "PendingOperation":
         """Starts an operation. All ranks start the same ones in the same order.
 
         Raises: as `Operation.wait`.
@@ -85,7 +85,7 @@ class Group:
         except RuntimeError as error:
             failure = reason(error)
         else:
-            return Operation(self, pending, sent_bytes)
+            return PendingOperation(self, pending, sent_bytes)
         raise self._failed(failure)
 
     def run(self, begin: Begin, sent_bytes: int) -> None:
@@ -143,7 +143,7 @@ class Group:
                 return
 
 
-class Operation:
+class PendingOperation:
     """A collective under way; its tensors belong to it until `wait` returns. Without a group it is
     one that had nothing to do. `finish` is what is left to do here once the messages are there.
     """
@@ -161,7 +161,7 @@ class Operation:
         self._sent_bytes = sent_bytes
         self._finish: Callable[[], object] | None = None
 
-    def then(self, finish: Callable[[], object]) -> "Operation":
+    def then(self, finish: Callable[[], object]) -> "PendingOperation":
         """The same operation, which ends with `finish`."""
         self._finish = finish
         return self

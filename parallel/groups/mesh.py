@@ -6,7 +6,7 @@ A mesh is a value: formed, used, and closed as a whole. Groups of the same ranks
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.errors import LayoutError
@@ -30,7 +30,10 @@ class Mesh:
 
     @staticmethod
     def form(
-        rendezvous: Rendezvous, fence: Fence, layout: Layout | None = None, shard_size: int = 1
+        rendezvous: Rendezvous,
+        fence: GenerationFence,
+        layout: Layout | None = None,
+        shard_size: int = 1,
     ) -> "Mesh":
         """All groups of this rank. Without a layout, all ranks are replicas.
 
@@ -65,7 +68,7 @@ class Mesh:
             form_timeout_s=0,
             op_timeout_s=0,
         )
-        return Mesh.form(rendezvous, Fence())
+        return Mesh.form(rendezvous, GenerationFence())
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -86,7 +89,7 @@ class Mesh:
 class _Builder:
     """Forms each group when it is first asked for, in the same order on all ranks."""
 
-    def __init__(self, rendezvous: Rendezvous, fence: Fence) -> None:
+    def __init__(self, rendezvous: Rendezvous, fence: GenerationFence) -> None:
         self._rendezvous = rendezvous
         self._fence = fence
         self.groups: dict[tuple[int, ...], Group] = {}

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_to_all
-from remesh.parallel.groups.group import Group, Operation
+from remesh.parallel.groups.group import Group, PendingOperation
 from remesh.parallel.holding.shard_state import Cut, ShardState
 from remesh.parallel.holding.slot_source import SlotSource, read_slots
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.reshard import Held, Move, Source, reshard_all
+from remesh.parallel.state.reshard import HeldFragment, Holder, Move, reshard_all
 from remesh.parallel.step.engine import Holding
 
 ROUND_BYTES = 8 * 2**20  # that a rank sends to another at once, unless a single box has more
@@ -58,7 +58,7 @@ class Exchange:
             on_its_way.receive(own)
 
     def _plans(self) -> dict[int, list[Move]]:
-        holders: dict[Cut, list[Source]] = defaultdict(list)
+        holders: dict[Cut, list[Holder]] = defaultdict(list)
         for rank, held in self.held.items():
             if held:
                 holders[held].append(rank)
@@ -67,10 +67,10 @@ class Exchange:
             holders[cut].append(slot.name)
         cuts = {*self.lacking.values(), *holders}
         fragments = {cut: _fragments(self.spec, cut) for cut in cuts}
-        have: dict[str, list[Held]] = {}
+        have: dict[str, list[HeldFragment]] = {}
         for cut, sources in holders.items():
             for fragment in fragments[cut]:
-                held_alike = Held(fragment=fragment, holders=tuple(sources))
+                held_alike = HeldFragment(fragment=fragment, holders=tuple(sources))
                 have.setdefault(fragment.name, []).append(held_alike)
         return reshard_all(have, {rank: fragments[cut] for rank, cut in self.lacking.items()})
 
@@ -91,7 +91,7 @@ class Exchange:
 class _Sent:
     """A round on its way, and where each box of it will lie."""
 
-    operation: Operation
+    operation: PendingOperation
     parts: list[tuple[Tensor, Move]]
 
     def receive(self, own: Mapping[Fragment, Tensor]) -> None:

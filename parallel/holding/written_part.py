@@ -12,7 +12,7 @@ from remesh.parallel.holding.shard_state import COUNT, ShardState
 from remesh.parallel.plan.shares import is_cut_by_columns
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.panels import panels
-from remesh.parallel.state.reshard import Held
+from remesh.parallel.state.reshard import HeldFragment
 from remesh.parallel.state.writers import writes
 
 
@@ -24,7 +24,7 @@ def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
     """
     views = state.fragments()
     holders = {name: _holders(mesh, state, name) for name in {f.name for f, _ in views}}
-    held = [Held(fragment=f, holders=holders[f.name]) for f, _ in views]
+    held = [HeldFragment(fragment=f, holders=holders[f.name]) for f, _ in views]
     by_name: dict[str, list[tuple[Fragment, Tensor]]] = defaultdict(list)
     for fragment, view in views:
         by_name[fragment.name].append((fragment, view))

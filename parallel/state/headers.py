@@ -56,7 +56,7 @@ _MAX_CHUNKS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ShardPart:
     """A fragment in a shard, whose bytes begin at `start` of the file; one digest a chunk."""
 
     fragment: Fragment
@@ -87,7 +87,7 @@ class ShardHeader:
     """`parts` are in the order of the file and fill it from the header to the end."""
 
     ref: CheckpointRef
-    parts: tuple[Part, ...]
+    parts: tuple[ShardPart, ...]
     size_bytes: int
 
     @property
@@ -131,7 +131,7 @@ def lay_out(ref: CheckpointRef, fragments: Sequence[Fragment]) -> tuple[bytes, S
     for fragment in fragments:
         size_bytes = fragment.num_elements * DTYPES[fragment.dtype][1]
         chunk_bytes = _chunk_bytes(size_bytes)
-        part = Part(
+        part = ShardPart(
             fragment=fragment,
             start=at,
             size_bytes=size_bytes,
@@ -213,7 +213,7 @@ def _chunk_bytes(size_bytes: int) -> int:
     return max(_MIN_CHUNK_BYTES, 1 << max(0, -(-size_bytes // _MAX_CHUNKS) - 1).bit_length())
 
 
-def _encode(ref: CheckpointRef, parts: Sequence[Part], data_start: int) -> bytes:
+def _encode(ref: CheckpointRef, parts: Sequence[ShardPart], data_start: int) -> bytes:
     told = [
         {
             "name": part.fragment.name,
@@ -254,7 +254,7 @@ def _parsed(encoded: bytes) -> dict[str, Any]:
     return values
 
 
-def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> Part:
+def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> ShardPart:
     fragment = Fragment(
         name=_text(told["name"]),
         global_shape=_counts(told["global_shape"]),
@@ -276,7 +276,7 @@ def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> Part
     digests = base64.b64decode(told.get("digests", ""), validate=True)
     if chunk_bytes and len(digests) != _DIGEST_BYTES * -(-size_bytes // chunk_bytes):
         raise ValueError(f"{fragment} has not one hash a chunk")
-    return Part(
+    return ShardPart(
         fragment=fragment,
         start=data_start + start,
         size_bytes=size_bytes,

@@ -14,7 +14,13 @@ from torch import Tensor
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import check_cover, file_path, read_manifest, unreadable
 from remesh.parallel.state.fragments import Fragment, item_bytes, whole
-from remesh.parallel.state.headers import FILE_DIGEST, HEADER_DIGEST, Part, ShardHeader, read_header
+from remesh.parallel.state.headers import (
+    FILE_DIGEST,
+    HEADER_DIGEST,
+    ShardHeader,
+    ShardPart,
+    read_header,
+)
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import bytes_of, empty
@@ -111,7 +117,7 @@ def verify(storage: Storage, ref: CheckpointRef) -> int:
 class _Need:
     """The chunks of a part that hold what some moves take out of it: [start, end) of the file."""
 
-    part: Part
+    part: ShardPart
     start: int
     end: int
     moves: tuple[Move, ...] = ()
@@ -184,7 +190,7 @@ def _needs(header: ShardHeader, moves: Iterable[Move]) -> Iterator[_Need]:
             yield need
 
 
-def _span(part: Part, move: Move) -> tuple[int, int]:
+def _span(part: ShardPart, move: Move) -> tuple[int, int]:
     """The chunks from the first to the last byte of the box that moves, as bytes of the file."""
     start, end = _box_span(move)
     if part.chunk_bytes:

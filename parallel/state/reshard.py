@@ -18,8 +18,8 @@ from remesh.parallel.state.box_index import BoxIndex
 from remesh.parallel.state.fragments import Fragment, Numbers
 
 # A rank of the mesh, or the name of anything else that holds bytes: a file, a slot of a vault.
-Source = int | str
-Distance = Callable[[Source, int], int]
+Holder = int | str
+Distance = Callable[[Holder, int], int]
 
 
 class ReshardError(ValueError):
@@ -27,18 +27,18 @@ class ReshardError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldFragment:
     """A fragment and all who hold it, bit for bit alike."""
 
     fragment: Fragment
-    holders: tuple[Source, ...]
+    holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """The bytes of `box`, of the source's fragment `held`, into the destination's `want`."""
 
-    source: Source
+    source: Holder
     destination: int
     box: Fragment
     held: Fragment
@@ -59,24 +59,24 @@ class Move:
         return self.want.slices(self.box)
 
 
-def ranks_first(source: Source, _destination: int) -> int:
+def ranks_first(source: Holder, _destination: int) -> int:
     return 0 if isinstance(source, int) else 1
 
 
-def by_name(holdings: Mapping[Source, Iterable[Fragment]]) -> dict[str, list[Held]]:
+def by_name(holdings: Mapping[Holder, Iterable[Fragment]]) -> dict[str, list[HeldFragment]]:
     """What each source holds, turned into who holds each fragment, by the tensor's name."""
-    holders: dict[Fragment, list[Source]] = defaultdict(list)
+    holders: dict[Fragment, list[Holder]] = defaultdict(list)
     for source, fragments in holdings.items():
         for fragment in fragments:
             holders[fragment].append(source)
-    have: dict[str, list[Held]] = defaultdict(list)
+    have: dict[str, list[HeldFragment]] = defaultdict(list)
     for fragment, sources in holders.items():
-        have[fragment.name].append(Held(fragment=fragment, holders=tuple(sources)))
+        have[fragment.name].append(HeldFragment(fragment=fragment, holders=tuple(sources)))
     return dict(have)
 
 
 def reshard(
-    have: Mapping[str, Sequence[Held]],
+    have: Mapping[str, Sequence[HeldFragment]],
     want: Iterable[Fragment],
     destination: int,
     distance: Distance = ranks_first,
@@ -93,7 +93,7 @@ def reshard(
 
 
 def reshard_all(
-    have: Mapping[str, Sequence[Held]],
+    have: Mapping[str, Sequence[HeldFragment]],
     wants: Mapping[int, Iterable[Fragment]],
     distance: Distance = ranks_first,
 ) -> dict[int, list[Move]]:
@@ -106,12 +106,12 @@ def reshard_all(
 
 
 class _Planner:
-    def __init__(self, have: Mapping[str, Sequence[Held]], distance: Distance) -> None:
+    def __init__(self, have: Mapping[str, Sequence[HeldFragment]], distance: Distance) -> None:
         self._have = have
         self._distance = distance
-        self._indexes: dict[tuple[str, Numbers, str], tuple[Sequence[Held], BoxIndex]] = {}
-        self._loads_bytes: dict[Source, int] = defaultdict(int)
-        self._near: dict[tuple[Source, ...], tuple[tuple[Source, ...], int]] = {}
+        self._indexes: dict[tuple[str, Numbers, str], tuple[Sequence[HeldFragment], BoxIndex]] = {}
+        self._loads_bytes: dict[Holder, int] = defaultdict(int)
+        self._near: dict[tuple[Holder, ...], tuple[tuple[Holder, ...], int]] = {}
 
     def plan(self, destination: int, want: Iterable[Fragment]) -> list[Move]:
         self._near.clear()
@@ -136,7 +136,7 @@ class _Planner:
 
     def _candidates(
         self, want: Fragment, destination: int
-    ) -> list[tuple[Held, Fragment, tuple[Source, ...]]]:
+    ) -> list[tuple[HeldFragment, Fragment, tuple[Holder, ...]]]:
         """Who holds something of `want`, what that is, and the nearest holders; nearest first."""
         helds, index = self._indexed(want)
         found = [
@@ -147,7 +147,7 @@ class _Planner:
         found.sort(key=lambda candidate: candidate[3])
         return [candidate[:3] for candidate in found]
 
-    def _indexed(self, want: Fragment) -> tuple[Sequence[Held], BoxIndex]:
+    def _indexed(self, want: Fragment) -> tuple[Sequence[HeldFragment], BoxIndex]:
         kind = (want.name, want.global_shape, want.dtype)
         if kind not in self._indexes:
             helds = [held for held in self._have.get(want.name, ()) if held.holders]
@@ -157,8 +157,8 @@ class _Planner:
         return self._indexes[kind]
 
     def _nearest(
-        self, holders: tuple[Source, ...], destination: int
-    ) -> tuple[tuple[Source, ...], int]:
+        self, holders: tuple[Holder, ...], destination: int
+    ) -> tuple[tuple[Holder, ...], int]:
         """Those of the holders that are nearest, and how near: -1 for the destination itself."""
         if holders not in self._near:
             distances = [self._distance(holder, destination) for holder in holders]
@@ -168,7 +168,7 @@ class _Planner:
             self._near[holders] = ((destination,), -1) if is_there else (tuple(near), least)
         return self._near[holders]
 
-    def _pick(self, sources: tuple[Source, ...], destination: int, num_bytes: int) -> Source:
+    def _pick(self, sources: tuple[Holder, ...], destination: int, num_bytes: int) -> Holder:
         if sources == (destination,):
             return destination
         # Knuth's multiplicative hash: neighbours in a mesh, often 8 apart, begin anywhere.
@@ -179,7 +179,7 @@ class _Planner:
         return source
 
 
-def _check_alike(held: Held, want: Fragment) -> None:
+def _check_alike(held: HeldFragment, want: Fragment) -> None:
     has = (held.fragment.global_shape, held.fragment.dtype)
     needs = (want.global_shape, want.dtype)
     if has != needs:

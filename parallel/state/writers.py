@@ -14,19 +14,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from remesh.parallel.state.fragments import Fragment, Numbers, flat_boxes, item_bytes
-from remesh.parallel.state.reshard import Held, Source
+from remesh.parallel.state.reshard import HeldFragment, Holder
 
 # How far a cut may lie from its place, as a part of a writer's load. Both ends of a span may.
 _SLACK = 0.0125
 
 
-def writes(held: Iterable[Held], writer: Source) -> list[Fragment]:
+def writes(held: Iterable[HeldFragment], writer: Holder) -> list[Fragment]:
     """The boxes that `writer` writes of what it holds: loads within a team differ by at most 5 %.
 
     The holders of a fragment have to be named in the same order everywhere. What only others hold
     is passed over.
     """
-    teams: dict[tuple[Source, ...], list[Fragment]] = defaultdict(list)
+    teams: dict[tuple[Holder, ...], list[Fragment]] = defaultdict(list)
     for one in held:
         if writer in one.holders and one.fragment.num_elements:
             teams[one.holders].append(one.fragment)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import Cut, ShardState
 from remesh.parallel.optim.adamw import AdamW, Rates
@@ -41,10 +41,10 @@ from remesh.parallel.step.passes import Passage
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, Outcome, vote
 from remesh.parallel.sums.partial import sum_partial_
 
-Tokens = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
+TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
 
 
-class Phase(IntEnum):
+class RankPhase(IntEnum):
     """Where a rank stands: between steps, inside the update, or anywhere else in a step."""
 
     AT = 0
@@ -65,9 +65,9 @@ class Work:
     """
 
     mesh: Mesh
-    fence: Fence
+    fence: GenerationFence
     generation: int
-    fill: Callable[[int, Tokens], tuple[int, int, int]]
+    fill: Callable[[int, TokenBuffer], tuple[int, int, int]]
     stamp: Callable[[int, int, int], None]
     drain: bool = False
     save: bool = False
@@ -133,7 +133,9 @@ class Engine:
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
         self._schedule: tuple[Operation, ...] = ()
-        self._tokens: Tokens = np.empty((spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16)
+        self._tokens: TokenBuffer = np.empty(
+            (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
+        )
 
     def form(self, mesh: Mesh) -> None:
         """Prepares for steps in this mesh. State that is cut as the mesh asks for is kept.
@@ -233,9 +235,9 @@ class Engine:
         for number, operation in enumerate(self._schedule):
             work.fence.check(work.generation)
             updates = isinstance(operation, Step)
-            work.stamp(step, number, Phase.UPDATING if updates else Phase.COMPUTING)
+            work.stamp(step, number, RankPhase.UPDATING if updates else RankPhase.COMPUTING)
             self._carry_out(operation, progress)
-        work.stamp(step, len(self._schedule), Phase.AT)
+        work.stamp(step, len(self._schedule), RankPhase.AT)
 
     def _carry_out(self, operation: Operation, progress: _Progress) -> None:
         passes = self.assembly.passes

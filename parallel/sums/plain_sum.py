@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_reduce_, start_reduce_scatter
-from remesh.parallel.groups.group import Operation
+from remesh.parallel.groups.group import PendingOperation
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.leaves import deal
 from remesh.parallel.plan.pieces import Pieces
@@ -29,7 +29,7 @@ class PlainSum:
         self._last_leaf = span.stop - 1 if span else None
         self._sum: Tensor | None = None
         self._shard: Tensor | None = None
-        self._operation = Operation()
+        self._operation = PendingOperation()
 
     def take(self) -> Tensor:
         """The sum of all leaves before, to add to."""
@@ -78,7 +78,7 @@ class StreamedPlainSum:
         self._sent: Tensor | None = None
         self._received: Tensor | None = None
         self._sum: Tensor | None = None
-        self._operation = Operation()
+        self._operation = PendingOperation()
 
     def take(self) -> Tensor:
         return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)

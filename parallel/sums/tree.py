@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_gather, start_all_reduce_, start_all_to_all
-from remesh.parallel.groups.group import Operation
+from remesh.parallel.groups.group import PendingOperation
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.leaves import aligned_nodes, deal, push
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.workspace import Workspace
 
-Node = tuple[range, Tensor]
+TreeNode = tuple[range, Tensor]
 
 
 class TreeSum:
@@ -39,10 +39,10 @@ class TreeSum:
         self._dtype = dtype
         self._nodes_of_ranks = [aligned_nodes(span, num_leaves) for span in spans]
         self._last_leaf = spans[mesh.data.rank].stop - 1 if spans[mesh.data.rank] else None
-        self._nodes: list[Node] = []
+        self._nodes: list[TreeNode] = []
         self._received: Tensor | None = None
         self._packed: Tensor | None = None
-        self._operation = Operation()
+        self._operation = PendingOperation()
 
     def take(self) -> Tensor:
         """Zeros for the next leaf, with room for padding at the end."""
@@ -125,7 +125,7 @@ class TreeSum:
         return self._nodes[0][1]
 
     def _add_up(self, rows: Tensor) -> Tensor:
-        stack: list[Node] = []
+        stack: list[TreeNode] = []
         spans = [span for nodes in self._nodes_of_ranks for span in nodes]
         for span, row in zip(spans, rows, strict=True):
             push(stack, (span, row), Tensor.add_, self._num_leaves)
@@ -155,10 +155,10 @@ class StreamedTreeSum:
         self._workspace = workspace
         self._dtype = dtype
         self._round = 0
-        self._nodes: list[Node] = []
+        self._nodes: list[TreeNode] = []
         self._sent: list[Tensor] = []
         self._received: Tensor | None = None
-        self._operation = Operation()
+        self._operation = PendingOperation()
 
     def take(self) -> Tensor:
         return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
@@ -225,7 +225,7 @@ class StreamedTreeSum:
             self._workspace.give(right)
         return left
 
-    def _kept(self, node: Node) -> Node:
+    def _kept(self, node: TreeNode) -> TreeNode:
         """The node in a buffer of its own."""
         span, row = node
         if not self._is_received(row):

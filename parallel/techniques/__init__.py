@@ -1,0 +1,4 @@
+"""Ways to share a model among ranks, one a file.
+
+Belongs here: tensor, vocabulary and ZeRO sharding of weights, on groups, for any model of maps.
+"""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_gather
-from remesh.parallel.groups.group import Group, Operation
+from remesh.parallel.groups.group import Group, PendingOperation
 from remesh.parallel.plan.buckets import Visit
 
 
@@ -24,7 +24,7 @@ class WorkingWeights:
         self.full = full
         self._master = master
         self._group = group
-        self._operation: Operation | None = None
+        self._operation: PendingOperation | None = None
         self.expire()
 
     def start(self) -> None:

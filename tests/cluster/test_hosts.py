@@ -13,6 +13,7 @@ from place import REPOSITORY, SHORT, Place, until
 
 from remesh.actors.node.processes import look, processes
 from remesh.actors.run.journal_files import read_journals
+from remesh.orchestrator.accounts.view import view_of
 
 EARLY = 10
 AFTER = 5
@@ -67,7 +68,7 @@ class Run:
         def found():
             assert self._process.poll() is None, self._process.communicate()
             journals = read_journals(self.folder)
-            view = journals[-1].replay().view() if journals else None
+            view = view_of(journals[-1].replay()) if journals else None
             ranks = sum(worker.rank is not None for worker in view.workers) if view else 0
             trains = view and view.phase == "running" and view.step >= from_step
             return view if trains and ranks == members else None

@@ -16,7 +16,7 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
@@ -47,23 +47,23 @@ class Seat:
         )
 
     def form_alone(self):
-        return Group.form(replace(self.rendezvous(), rank=0, size=1), Fence())
+        return Group.form(replace(self.rendezvous(), rank=0, size=1), GenerationFence())
 
     def form_part(self, size, number):
         """A group of the first `size` processes; `number` tells such groups of one run apart."""
         generation = self.generation * 1000 + 10**9 + number
-        return Group.form(replace(self.rendezvous(generation=generation), size=size), Fence())
+        return Group.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
 
     def mesh(self, layout=None, shard_size=1, fence=None, **timeouts):
-        return Mesh.form(self.rendezvous(**timeouts), fence or Fence(), layout, shard_size)
+        return Mesh.form(self.rendezvous(**timeouts), fence or GenerationFence(), layout, shard_size)
 
     def mesh_part(self, size, number):
         """As `form_part`, for a mesh of replicas."""
         generation = self.generation * 1000 + 10**9 + number
-        return Mesh.form(replace(self.rendezvous(generation=generation), size=size), Fence())
+        return Mesh.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
 
     def form(self, fence=None, **timeouts):
-        return Group.form(self.rendezvous(**timeouts), fence or Fence())
+        return Group.form(self.rendezvous(**timeouts), fence or GenerationFence())
 
 
 class FailedError(Exception):

@@ -5,8 +5,8 @@ import torch
 from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.step.engine import Phase
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.step.engine import RankPhase
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 
 
@@ -70,9 +70,9 @@ def watch(seat):
 def test_stamps_surround_the_update_and_one_request_counts_for_all(pool):
     for stamps, result in pool.run(watch, 2):
         assert [phase for _, _, phase in stamps[-3:]] == [
-            Phase.COMPUTING,
-            Phase.UPDATING,
-            Phase.AT,
+            RankPhase.COMPUTING,
+            RankPhase.UPDATING,
+            RankPhase.AT,
         ]
         assert [operation for _, operation, _ in stamps] == list(range(len(stamps)))
         assert {step for step, _, _ in stamps} == {1}
@@ -92,14 +92,14 @@ def test_samples_and_digest_are_added_over_all_ranks(pool):
 
 def fence_at(seat, phase_number):
     """The fence rises during the second step; the state must be that of step 1, then go on."""
-    fence = Fence()
+    fence = GenerationFence()
     mesh = seat.mesh(fence=fence)
     engine = started(mesh)
     engine.step(1, work_of(mesh, 1))
     before = state_hash(engine)
 
     def stamp(_, number, phase):
-        if number == phase_number and phase == Phase.COMPUTING:
+        if number == phase_number and phase == RankPhase.COMPUTING:
             fence.up(seat.generation)
 
     try:

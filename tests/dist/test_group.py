@@ -13,7 +13,7 @@ from process_pool import HOST, Seat
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups import group as group_module
 from remesh.parallel.plan.errors import Cancelled, GroupError
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.store import StoreClient
 
@@ -34,7 +34,7 @@ def test_a_group_forms_computes_and_closes(pool, size):
 
 def block_in_all_reduce(seat):
     """Time at which this rank was freed, and how: its own error or the fence."""
-    fence = Fence()
+    fence = GenerationFence()
     group = seat.form(fence)
     collectives.all_reduce_(group, torch.ones(8))
     started_s = time.time()
@@ -60,7 +60,7 @@ def test_a_killed_peer_frees_all_ranks_in_milliseconds(pool):
 
 def block_until_fenced(seat, delay_s):
     """The control thread raises the fence while the trainer is blocked on a frozen peer."""
-    fence = Fence()
+    fence = GenerationFence()
     group = seat.form(fence)
     raised_s = []
 
@@ -90,7 +90,7 @@ def test_the_fence_frees_ranks_from_a_frozen_peer(pool):
 
 def sleep_through_a_generation(seat):
     """Rank 1 is frozen in a collective; the others leave, form anew and reuse their buffers."""
-    fence = Fence()
+    fence = GenerationFence()
     group = seat.form(fence)
     buffer = torch.ones(200_000)
     threading.Timer(0.6, fence.up, [seat.generation]).start()
@@ -123,7 +123,7 @@ def test_one_who_wakes_up_after_its_generation_harms_nobody(pool):
 
 
 def form_without_the_last(seat, delay_s):
-    fence = Fence()
+    fence = GenerationFence()
     if seat.rank == seat.size - 1:
         return None
     timer = threading.Timer(delay_s, fence.up, [seat.generation])
@@ -163,7 +163,7 @@ def form_with_one_that_dies(seat, number):
         group_module._exchange_listeners(client, rendezvous, listener)
         os.kill(os.getpid(), number)
     started_s = time.time()
-    fence = Fence()
+    fence = GenerationFence()
     threading.Timer(0.3, fence.up, [seat.generation]).start()
     with pytest.raises(Cancelled):
         seat.form(fence)
@@ -177,7 +177,7 @@ def test_the_fence_frees_ranks_whose_peer_went_away_while_forming(pool, number):
 
 
 def form_behind_the_fence(seat):
-    fence = Fence()
+    fence = GenerationFence()
     fence.up(seat.generation)
     with pytest.raises(Cancelled):
         seat.form(fence)
@@ -277,7 +277,7 @@ class LatePending:
 
 
 def test_an_operation_that_ends_as_the_wait_gives_up_has_succeeded():
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), Fence())
+    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), GenerationFence())
     group._wait(LatePending())
     with pytest.raises(RuntimeError, match="Connection closed"):
         group._wait(LatePending(RuntimeError("Connection closed by peer")))
@@ -296,7 +296,7 @@ def use_after_close(seat):
 
 
 def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
-    fence = Fence()
+    fence = GenerationFence()
     group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)
     collectives.all_reduce_(group, torch.ones(1))
     fence.up(5)

@@ -12,7 +12,7 @@ from small_engine import started, state_hash, work_of
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.plan.errors import Cancelled, GroupError
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.holding.restore import share_state
 
 NUM_STEPS = 8
@@ -35,7 +35,7 @@ def train(engine, mesh):
 
 def survive(seat, number, fatal_step, fatal_operation):
     """Trains in two generations, the second without the victim."""
-    fence, losses = Fence(), {}
+    fence, losses = GenerationFence(), {}
     mesh = seat.mesh(fence=fence)
     engine = started(mesh)
 

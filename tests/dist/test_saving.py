@@ -5,7 +5,7 @@ import torch
 from s3_server import HOST, make_bucket, s3_server
 from small_engine import spec, started, state_hash, work_of
 
-from remesh.actors.controller.commits import Losses, commit_checkpoint
+from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder, check_shared
 from remesh.actors.worker.saver import Saver
@@ -65,7 +65,7 @@ class Run:
             kills=(),
             driver_lease_s=1.0,
         )
-        self.losses = Losses()
+        self.losses = LossesByStep()
         self.events = []
         self.saver = Saver(worker="w", storage=self.folder.guarded, post=self.events.append)
 
@@ -125,7 +125,7 @@ def test_those_of_every_nth_step_and_the_best_stay_for_good(tmp_path):
 
 
 def test_only_the_losses_of_the_newest_steps_are_kept():
-    losses = Losses()
+    losses = LossesByStep()
     for first in range(0, 30_000, 1000):
         records = tuple(record(first + number, 0.5) for number in range(1000))
         losses.note(StepsDone(worker="w", generation=1, records=records))

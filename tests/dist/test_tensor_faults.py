@@ -10,14 +10,14 @@ import pytest
 from tensor_model import batch, config_of, formed
 
 from remesh.parallel.plan.errors import Cancelled, GroupError
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 
 
 def disturbed(seat, sequence, disturb):
     """Type of what backward raised, seconds until then, whether the group outlives its owners."""
     gc.collect()
     gc.disable()
-    fence = Fence()
+    fence = GenerationFence()
     config = config_of()
     group, shares, model = formed(seat, config, sequence=sequence, fence=fence)
     tokens_BT, targets_BT = batch(config)

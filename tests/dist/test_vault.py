@@ -8,7 +8,7 @@ import pytest
 from small_engine import spec, started, state_hash, work_of
 
 from remesh.actors.orders import FormOrder, VaultOrder
-from remesh.actors.worker.snapshot_taker import Snapshots
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_server import VaultServer
@@ -80,7 +80,7 @@ def order_of(seat, own, buddy, from_step=0, size=2):
 
 def ready_snapshots(order, mesh, engine):
     """Snapshots of every step, once the slots are there."""
-    snapshots = Snapshots(every=1, timers=TIMERS)
+    snapshots = SnapshotTaker(every=1, timers=TIMERS)
     snapshots.enter(order, mesh, engine.shard_state)
     soon(lambda: snapshots.ballot(1)[1])
     return snapshots
@@ -287,7 +287,7 @@ def test_a_rank_goes_to_another_vault_when_its_own_is_lost(pool, tmp_path):
 def refused(seat, own):
     mesh = seat.mesh(Layout(), 1)
     engine = started(mesh, spec(4, 1))
-    snapshots = Snapshots(every=1, timers=TIMERS)
+    snapshots = SnapshotTaker(every=1, timers=TIMERS)
     snapshots.enter(order_of(seat, own, "", size=1), mesh, engine.shard_state)
     soon(lambda: snapshots.ballot(1) and snapshots._line is None)
     outcome = train(engine, mesh, snapshots, [1, 2])

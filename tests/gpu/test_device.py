@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient, StoreServer
@@ -91,7 +91,9 @@ def test_bf16_steps_learn_and_their_mfu_is_told():
     engine.reset()
     losses, times_s = [], []
     for step in range(1, 13):
-        work = Work(mesh=mesh, fence=Fence(), generation=0, fill=fill, stamp=lambda *_: None)
+        work = Work(
+            mesh=mesh, fence=GenerationFence(), generation=0, fill=fill, stamp=lambda *_: None
+        )
         torch.cuda.synchronize()
         started_s = time.perf_counter()
         losses.append(engine.step(step, work).loss)

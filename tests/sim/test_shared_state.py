@@ -5,8 +5,9 @@ import pytest
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Held, Member, PeerState
 from remesh.orchestrator.plan.shape import Shape
-from remesh.orchestrator.sim.coupling import Mesh
-from remesh.orchestrator.sim.faults import Fault
+from remesh.orchestrator.sim.coupling import SimMesh
+from remesh.orchestrator.sim.faults import PlannedFault
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import held_by, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
     SHAPES,
@@ -15,7 +16,7 @@ from remesh.orchestrator.sim.simulation import (
     _draw_shape,
     simulate,
 )
-from remesh.orchestrator.sim.world import WHOLE, InvariantError, Settings
+from remesh.orchestrator.sim.world import WHOLE, Settings
 from remesh.parallel.plan.layout import Layout
 
 TENSOR = Shape(max_dp=2, tp=2)
@@ -27,7 +28,7 @@ ALL = [TENSOR, SHARDED, HYBRID, HYBRID_TENSOR]
 
 def scene(shape, *faults, seed=1, slots=4):
     settings = Settings(steps=30, every=10, step_s=0.13, shape=shape, slots=slots)
-    chosen = [Fault(kind=kind, at_s=at_s) for kind, at_s in faults]
+    chosen = [PlannedFault(kind=kind, at_s=at_s) for kind, at_s in faults]
     return Simulation(seed, settings, chosen).run()
 
 
@@ -135,7 +136,7 @@ def test_a_holder_without_its_group_is_within_reach_only_as_a_member():
 
 def came(order, *offers):
     """A mesh whose members came with these steps, parts and values."""
-    mesh = Mesh(world=None, form=order, processes={}, reachable=None, voted=None)
+    mesh = SimMesh(world=None, form=order, processes={}, reachable=None, voted=None)
     for member, (step, part, value) in zip(order.members, offers, strict=True):
         mesh.offers[member.worker] = (step, part, value)
     return mesh

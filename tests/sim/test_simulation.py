@@ -17,10 +17,11 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import FreshState, Member
 from remesh.orchestrator.sim.__main__ import main
-from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, Fault
+from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, PlannedFault
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
-from remesh.orchestrator.sim.world import InvariantError, Settings
+from remesh.orchestrator.sim.world import Settings
 from remesh.parallel.plan.layout import Layout
 
 SEEDS = range(50)
@@ -46,7 +47,7 @@ def test_all_kinds_of_faults_are_among_the_seeds():
 
 
 def scene(*faults, seed=1, settings=SETTINGS):
-    chosen = [Fault(kind=kind, at_s=at_s) for kind, at_s in faults]
+    chosen = [PlannedFault(kind=kind, at_s=at_s) for kind, at_s in faults]
     return Simulation(seed, settings, chosen).run()
 
 

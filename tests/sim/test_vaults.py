@@ -22,11 +22,12 @@ from remesh.orchestrator.control.words.records import (
 )
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
-from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, Fault
+from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, PlannedFault
+from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
-from remesh.orchestrator.sim.vault import Vault
-from remesh.orchestrator.sim.world import InvariantError, Settings, World
+from remesh.orchestrator.sim.vault import SimVault
+from remesh.orchestrator.sim.world import Settings, World
 from remesh.parallel.plan.layout import Layout
 
 SHARDED = Shape(max_dp=4, zero_stage=3)
@@ -67,12 +68,12 @@ def test_all_faults_of_vaults_are_among_the_seeds():
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(kind="kill", at_s=4.0),
-        Fault(kind="kill", at_step=9),
-        Fault(kind="kill node", at_s=4.0),
-        Fault(kind="kill node", at_step=9),
-        Fault(kind="kill worker and vault", at_s=4.0),
-        Fault(kind="kill worker and vault", at_step=9),
+        PlannedFault(kind="kill", at_s=4.0),
+        PlannedFault(kind="kill", at_step=9),
+        PlannedFault(kind="kill node", at_s=4.0),
+        PlannedFault(kind="kill node", at_step=9),
+        PlannedFault(kind="kill worker and vault", at_s=4.0),
+        PlannedFault(kind="kill worker and vault", at_step=9),
     ],
     ids=lambda fault: f"{fault.kind}{' at a step' if fault.at_step else ''}",
 )
@@ -86,26 +87,28 @@ def test_what_a_death_takes_is_in_a_vault_and_storage_is_not_read(fault, every):
 
 
 def test_a_death_in_a_node_costs_only_what_was_being_copied():
-    assert all(life.lost_steps <= 1 for life in recoveries(Fault(kind="kill", at_s=4.0)))
+    assert all(life.lost_steps <= 1 for life in recoveries(PlannedFault(kind="kill", at_s=4.0)))
 
 
 def test_without_vaults_the_same_death_leads_back_to_the_start():
-    assert {life.from_step for life in recoveries(Fault(kind="kill", at_s=4.0), every=0)} == {0}
+    assert {
+        life.from_step for life in recoveries(PlannedFault(kind="kill", at_s=4.0), every=0)
+    } == {0}
 
 
 def test_the_death_of_a_vault_alone_costs_nothing():
-    assert recoveries(Fault(kind="kill vault", at_s=4.0)) == []
+    assert recoveries(PlannedFault(kind="kill vault", at_s=4.0)) == []
 
 
 def test_all_workers_at_once_come_back_from_the_vaults():
-    whole = recoveries(Fault(kind="kill all", at_s=4.0), shape=Shape(max_dp=4))
+    whole = recoveries(PlannedFault(kind="kill all", at_s=4.0), shape=Shape(max_dp=4))
     assert {life.source.partition(" ")[0] for life in whole} == {"vault"}
     assert all(life.from_step > 0 for life in whole)
 
 
 def test_a_slot_that_rots_is_replaced_by_its_copy():
-    rot = [Fault(kind="rot", at_s=3.9)] * 3
-    found = recoveries(*rot, Fault(kind="kill", at_s=4.0), seeds=12)
+    rot = [PlannedFault(kind="rot", at_s=3.9)] * 3
+    found = recoveries(*rot, PlannedFault(kind="kill", at_s=4.0), seeds=12)
     assert found
     assert all("vault" in life.source for life in found)
 
@@ -155,7 +158,7 @@ def test_a_start_from_the_wrong_slots_is_noticed(told, restore, from_step, messa
 
 def test_a_vault_that_gives_up_what_it_promised_is_noticed():
     world = World(Agenda(), None, Settings(steps=9, every=3, step_s=1.0), None)
-    vault = Vault(world, "a", "a:1")
+    vault = SimVault(world.promised, "a", "a:1")
     (first, *_) = vault.lease(1, part(0), 0)
     first.step, first.sealed = 4, True
     world.promised[1] = (4, [(vault, 0)])

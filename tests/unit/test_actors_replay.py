@@ -8,7 +8,7 @@ from tallied_drive import tallied, through_everything
 
 from remesh.actors.controller import replay
 from remesh.actors.controller.inbox import Inbox
-from remesh.actors.controller.replay import Snapshots, replayed
+from remesh.actors.controller.replay import SnapshotWriter, replayed
 from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
@@ -63,7 +63,7 @@ def live(tmp_path, drive):
     writer = written(tmp_path, 1, drive)
     inbox = Inbox(writer, lambda: drive.now_s)
     there = Snapshot(state=drive.state, tally=drive.tally)
-    return writer, inbox, Snapshots(there, inbox, writer)
+    return writer, inbox, SnapshotWriter(there, inbox, writer)
 
 
 def count_of_snapshots(writer):

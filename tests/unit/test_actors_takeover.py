@@ -13,6 +13,7 @@ from remesh.actors.node.lives import Life
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.folder import RunFolder
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.job import load_job
@@ -82,7 +83,7 @@ def test_what_was_decided_and_not_announced_any_more_is_announced_then(folder):
     assert begin(spec, OPTIONS, folder).journal.announcements == said
     handled(begin(spec, OPTIONS, folder), *[ev.StopRequested(reason="enough")] * 2)
     last = begin(spec, OPTIONS, folder)
-    assert last.machine.view().ended
+    assert view_of(last.machine).ended
     assert last.journal.announcements == [*said, "stopped: enough; nothing is saved"]
 
 

@@ -3,6 +3,7 @@
 import pytest
 from control_drive import Drive, of, running
 
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.memory.membership import NodeState
 from remesh.orchestrator.control.memory.quarantine import Quarantine, cool_down_s
@@ -134,7 +135,7 @@ def test_below_the_minimum_the_job_waits_with_have_and_need_and_then_fails():
     drive.save(8)
     drive.commit(8)
     assert drive.state.phase == "waiting"
-    assert drive.controller.view().reason == "waiting for nodes: have 2, need 3"
+    assert view_of(drive.controller).reason == "waiting for nodes: have 2, need 3"
     assert drive.state.deadlines.phase_s == pytest.approx(drive.now_s + 60, abs=0.1)
     [end] = of(cmd.End, drive.do(ev.Tick(), after_s=60))
     assert end.status == "failed"
@@ -243,7 +244,7 @@ def test_a_host_that_was_lost_is_refused_until_its_cool_down_ends():
         assert states(drive)[after] is NodeState.QUARANTINED
         assert drive.state.phase == "waiting"
         drive.do(ev.NodeJoined(node=after, host="b", slots=1))
-        reason = drive.controller.view().reason
+        reason = view_of(drive.controller).reason
         assert reason.startswith("waiting for nodes: have 1, need 2")
         cool_s = cool_down_s(losses, 0.5)
         assert drive.controller.next_deadline_s() == pytest.approx(drive.now_s + cool_s, abs=0.1)
@@ -256,7 +257,7 @@ def test_the_reason_to_wait_names_those_in_quarantine():
     drive.do(ev.NodeLost(node="b", cause="SIGKILL"))
     drive.do(ev.NodeJoined(node="b2", host="b", slots=1))
     drive.park(6)
-    assert drive.controller.view().reason == (
+    assert view_of(drive.controller).reason == (
         "waiting for nodes: have 1, need 2; 1 in quarantine, as the host was lost before"
     )
 
@@ -321,4 +322,4 @@ def test_a_replacement_takes_the_place_of_the_worker_that_it_replaces():
     drive.ready()
     leave(drive, 8)
     assert nodes_of(drive.state.current) == ["head", "head", "b", "b"]
-    assert [w.device for w in drive.controller.view().workers if w.node == "head"] == [0, 1]
+    assert [w.device for w in view_of(drive.controller).workers if w.node == "head"] == [0, 1]

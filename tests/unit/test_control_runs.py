@@ -5,6 +5,7 @@ import time
 import pytest
 from control_drive import Drive, of, records, running
 
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
@@ -97,7 +98,7 @@ def test_recovery_is_counted_from_the_death_to_the_end_of_the_first_step():
     drive.steps(11)
     # The moment of the death may be told last.
     drive.do(ev.WorkerLost(worker="worker-3", cause="killed", died_at_s=died_at_s))
-    life = drive.controller.view().generations[-1]
+    life = view_of(drive.controller).generations[-1]
     parts = life.recovery_parts
     spans = [parts.detect, parts.decide, parts.form, parts.restore, parts.first_step]
     assert parts.detect == pytest.approx(0.1)
@@ -108,7 +109,7 @@ def test_recovery_is_counted_from_the_death_to_the_end_of_the_first_step():
 
 def test_the_view_tells_who_is_where():
     drive = running(10, spares=1, nodes=(("head", 3), ("b", 2)))
-    view = drive.controller.view()
+    view = view_of(drive.controller)
     assert (view.phase, view.generation, view.step, view.steps) == ("running", 1, 10, 80)
     assert sorted(w.rank for w in view.workers if w.rank is not None) == [0, 1, 2, 3]
     assert [node.workers for node in view.nodes] == [3, 2]

@@ -9,6 +9,7 @@ from tallied_drive import TalliedDrive, dealt_s, flat, tallied, through_everythi
 from remesh.orchestrator.accounts.durations import histogram
 from remesh.orchestrator.accounts.goodput import REASONS
 from remesh.orchestrator.accounts.tally import Frontier, Tally
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
@@ -40,7 +41,7 @@ def test_a_loss_without_a_lost_step_counts_as_one_failure_and_one_recovery():
     tally = drive.tally
     assert {cause: n for cause, n in tally.failures.items() if n} == {"worker_died": 1}
     assert (tally.recoveries, tally.lost_steps, tally.steps) == (1, 0, 13)
-    life = drive.controller.view().generations[-1]
+    life = view_of(drive.controller).generations[-1]
     assert sum(tally.recovery_s.values()) == pytest.approx(life.recovery_s)
 
 
@@ -53,7 +54,7 @@ def test_the_moment_of_a_death_that_is_learned_late_lengthens_its_detection():
     drive.train(11)
     before = copy.deepcopy(drive.tally.recovery_s)
     drive.do(ev.WorkerLost(worker=lost, cause="killed", died_at_s=drive.now_s - 1.0))
-    life = drive.controller.view().generations[-1]
+    life = view_of(drive.controller).generations[-1]
     assert sum(drive.tally.recovery_s.values()) == pytest.approx(life.recovery_s)
     assert drive.tally.recovery_s["detect"] > before["detect"]
     assert drive.tally.recoveries == 1

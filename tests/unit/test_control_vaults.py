@@ -8,6 +8,7 @@ from control_drive import Drive, of, running
 
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import (
@@ -145,7 +146,7 @@ def test_the_vaults_are_asked_with_the_fence_and_waited_for():
     life = drive.state.current
     assert (life.generation, life.from_step, life.lost_steps) == (2, 10, 0)
     assert [one.vault for one in life.restore.slots] == ["head"]
-    assert drive.controller.view().generations[-1].source == "live ranks, vault of head"
+    assert view_of(drive.controller).generations[-1].source == "live ranks, vault of head"
 
 
 def test_without_vaults_nobody_is_asked_or_waited_for():
@@ -305,7 +306,7 @@ def test_a_holder_of_what_no_vault_has_is_taken_before_others():
 
 
 def test_the_view_shows_the_vaults_by_node():
-    nodes = sharded().controller.view().nodes
+    nodes = view_of(sharded().controller).nodes
     assert {node.node: node.vault for node in nodes} == {"head": "head:1", "b": "b:1"}
 
 

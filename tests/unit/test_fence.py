@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from remesh.parallel.groups.fence import Fence
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.plan.errors import Cancelled
 
 
 def test_a_raised_fence_ends_this_generation_and_all_before_it():
-    fence = Fence()
+    fence = GenerationFence()
     fence.check(0)
     fence.up(3)
     for generation in (0, 3):
@@ -18,7 +18,7 @@ def test_a_raised_fence_ends_this_generation_and_all_before_it():
 
 
 def test_an_older_fence_that_comes_late_changes_nothing():
-    fence = Fence()
+    fence = GenerationFence()
     fence.up(5)
     fence.up(2)
     assert fence.generation == 5
@@ -26,7 +26,7 @@ def test_an_older_fence_that_comes_late_changes_nothing():
 
 
 def test_raising_frees_those_who_wait_in_the_generation_and_nobody_else():
-    fence = Fence()
+    fence = GenerationFence()
     freed = []
     fence.guard(1, lambda: freed.append(1))
     fence.guard(2, lambda: freed.append(2))
@@ -40,21 +40,21 @@ def test_raising_frees_those_who_wait_in_the_generation_and_nobody_else():
 
 
 def test_guarding_a_generation_that_is_over_is_refused():
-    fence = Fence()
+    fence = GenerationFence()
     fence.up(1)
     with pytest.raises(Cancelled):
         fence.guard(1, lambda: None)
 
 
 def test_a_way_out_may_use_the_fence_itself():
-    fence = Fence()
+    fence = GenerationFence()
     key = fence.guard(1, lambda: fence.release(key))
     fence.up(1)
 
 
 def test_whoever_waits_is_freed_in_whichever_order_guard_and_up_come():
     for _ in range(200):
-        fence, freed = Fence(), threading.Event()
+        fence, freed = GenerationFence(), threading.Event()
         raiser = threading.Thread(target=fence.up, args=[1])
         raiser.start()
         try:

@@ -12,16 +12,17 @@ from needed import program
 from prometheus_client.parser import text_string_to_metric_families
 from tallied_drive import TalliedDrive, tallied, through_everything
 
-from remesh.actors.run.metrics import TABLE, Row, render, table
+from remesh.actors.run.metrics import TABLE, MetricRow, render, table
 from remesh.actors.run.picture import Picture
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 
 
 def scrape(drive):
-    view = drive.controller.view()
+    view = view_of(drive.controller)
     return render(Picture(run="tiny", version="1.0", view=view, tally=drive.tally))
 
 
@@ -45,7 +46,7 @@ def shrunk():
 
 
 def test_a_name_that_is_there_twice_is_refused():
-    row = Row(name="remesh_step_duration_seconds", kind="histogram", help="Steps.")
+    row = MetricRow(name="remesh_step_duration_seconds", kind="histogram", help="Steps.")
     with pytest.raises(ValueError, match="registered twice: remesh_step_duration_seconds"):
         table(*TABLE, row)
 

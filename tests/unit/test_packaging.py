@@ -15,41 +15,43 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 TOP = ("api", "orchestrator", "actors", "parallel", "data")
 HEAVY = ("torch", "pyarrow", "ray")
+
+
+def modules_in(folder):
+    """The modules of a folder and its packages, as names below the top folder."""
+    top = ROOT / folder.split("/")[0]
+    return tuple(
+        ".".join(path.relative_to(top).with_suffix("").parts)
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name != "__main__.py"
+    )
+
+
 PURE = {
-    "api": ("__init__", "cli.main", "cli.progress", "cli.status"),
+    "api": ("__init__", "cli.main", "cli.progress", "cli.status_command"),
     "parallel": (
-        "buckets",
-        "layout",
-        "leaves",
-        "pieces",
-        "schedules",
-        "shares",
-        "model.config",
-        "model.convert_config",
-        "model.convert_names",
+        *modules_in("parallel/plan"),
+        "files.convert_config",
+        "files.convert_names",
+        "files.fused",
+        "files.opcodes",
+        "files.ranged_file",
         "optim.lr",
         "state.bounded_json",
         "state.box_index",
         "state.checkpoint",
         "state.fragments",
-        "state.fused",
         "state.headers",
-        "state.manifest",
-        "state.opcodes",
         "state.owned",
         "state.panels",
-        "state.ranged_file",
         "state.reshard",
         "state.retention",
+        "state.root_manifest",
         "state.storage",
         "state.writers",
     ),
     "data": ("cursor", "digest", "manifest", "order", "skips"),
-    "orchestrator": tuple(
-        ".".join(path.relative_to(ROOT / "orchestrator").with_suffix("").parts)
-        for path in sorted((ROOT / "orchestrator").rglob("*.py"))
-        if path.name != "__main__.py"
-    ),
+    "orchestrator": modules_in("orchestrator"),
 }
 
 

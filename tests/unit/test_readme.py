@@ -1,5 +1,6 @@
 """What the README says and can be compared with the code."""
 
+import ast
 import re
 import shlex
 import tomllib
@@ -22,35 +23,36 @@ def blocks(language):
     return [text for found, text in FENCED if found == language]
 
 
-def tree_paths():
-    """The paths of the tree of files; a folder is a line whose name ends with a slash."""
+def tree_rooms():
+    """The folders of the tree, each with what it says of itself."""
     folders = []
     for line in blocks("")[0].splitlines():
-        if not line:
-            continue
-        depth = (len(line) - len(line.lstrip())) // 2
-        name = line.split()[0]
-        folders[depth:] = [name]
-        if not name.endswith("/"):
-            yield "".join(folders)
+        if line:
+            depth = (len(line) - len(line.lstrip())) // 2
+            name, said = line.split(maxsplit=1)
+            folders[depth:] = [name]
+            yield "".join(folders).rstrip("/"), said
 
 
-def modules():
+def rooms():
+    """The packages of the tree by folder, each with the first line of its docstring."""
     for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            if path.name != "__init__.py":
-                yield str(path.relative_to(ROOT))
+        for init in (ROOT / package).rglob("__init__.py"):
+            first, _, _ = ast.get_docstring(ast.parse(init.read_text())).partition("\n")
+            yield str(init.parent.relative_to(ROOT)), first
 
 
 def test_the_phases_are_drawn_from_the_table_of_moves():
     assert blocks("mermaid")[-1] == diagram() + "\n"
 
 
-def test_the_tree_names_every_module_once():
-    listed = list(tree_paths())
-    assert len(set(listed)) == len(listed)
-    assert {path for path in listed if path.endswith(".py")} == set(modules())
-    assert [path for path in listed if not (ROOT / path).exists()] == []
+def test_the_tree_names_every_room_as_it_names_itself():
+    listed, there = dict(tree_rooms()), dict(rooms())
+    assert listed.keys() - there.keys() == {"examples", "tests", "benchmarks"}
+    there.pop("api")  # the package `remesh` itself: its docstring is the product's
+    assert {
+        room: said[:1].upper() + said[1:] + "." for room, said in listed.items() if room in there
+    } == there
 
 
 def test_the_readme_shows_every_command():

@@ -10,7 +10,7 @@ import pytest
 from drawn_layouts import draw_pair
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, flat_boxes, whole
-from remesh.parallel.state.reshard import Held, ReshardError, by_name, reshard, reshard_all
+from remesh.parallel.state.reshard import HeldFragment, ReshardError, by_name, reshard, reshard_all
 
 ITEM = {"float32": np.float32, "bfloat16": np.int16, "int64": np.int64}
 
@@ -153,7 +153,7 @@ def test_a_mixture_of_sources_is_read_from_the_nearest_that_has_each_byte():
 def test_each_destination_has_its_own_near_sources():
     """Ranks 0 to 3 on one node and 4 to 7 on another, of which 0, 1, 4 and 5 hold the state."""
     part = whole("w", (8,), "float32")
-    have = {"w": [Held(fragment=part, holders=(0, 1, 4, 5))]}
+    have = {"w": [HeldFragment(fragment=part, holders=(0, 1, 4, 5))]}
     plans = reshard_all(
         have,
         {rank: [part] for rank in range(8)},
@@ -193,7 +193,7 @@ def test_equal_sources_share_the_load():
 def test_planners_that_know_nothing_of_each_other_still_spread_the_load():
     """Destinations 8 apart, as tensor-parallel peers of many replicas are, each plan alone."""
     part = whole("w", (8,), "float32")
-    have = {"w": [Held(fragment=part, holders=tuple(range(0, 1024, 8)))]}
+    have = {"w": [HeldFragment(fragment=part, holders=tuple(range(0, 1024, 8)))]}
     counts = Counter(reshard(have, [part], rank)[0].source for rank in range(1024, 2048, 8))
     assert max(counts.values()) <= 4
 
@@ -254,7 +254,7 @@ class OnDemand(Mapping):
         shape, local = (4 * self.WIDTH, self.WIDTH), (4 * self.WIDTH // self.TP, self.WIDTH)
         size = -(-local[0] * local[1] // self.DP)
         return [
-            Held(
+            HeldFragment(
                 fragment=box(b.offsets, b.sizes, shape, name),
                 holders=((dp * self.PP + stage) * self.TP + tp,),
             )

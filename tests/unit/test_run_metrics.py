@@ -16,6 +16,7 @@ from remesh.actors.run.metrics import render
 from remesh.actors.run.picture import Picture
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.status_server import StatusServer
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.job.tables import MetricsTable
 
 NODE_IP = "127.0.0.2"
@@ -115,7 +116,7 @@ def test_nothing_else_is_to_be_had_at_the_metrics_port(metrics):
 
 
 def test_a_restarted_controller_counts_on_from_the_journal(drive):
-    options, view = drive.controller.options, drive.controller.view()
+    options, view = drive.controller.options, view_of(drive.controller)
     tally = replayed([Journal(incarnation=1, options=options, lines=tuple(drive.lines))]).tally
     shown = [
         render(Picture(run="tiny", version="1", view=view, tally=known))

@@ -6,13 +6,14 @@ import pytest
 from drawn_layouts import draw_layout, draw_model, holdings
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, whole
-from remesh.parallel.state.reshard import Held, by_name
+from remesh.parallel.state.reshard import HeldFragment, by_name
 from remesh.parallel.state.writers import writes
 
 
 def held(sizes, holders, dtype="float32"):
     return [
-        Held(fragment=whole(name, shape, dtype), holders=holders) for name, shape in sizes.items()
+        HeldFragment(fragment=whole(name, shape, dtype), holders=holders)
+        for name, shape in sizes.items()
     ]
 
 
@@ -56,7 +57,7 @@ def test_less_than_there_are_writers_is_written_once_all_the_same():
 
 
 def test_what_is_held_alone_is_written_by_its_holder():
-    alone = Held(fragment=whole("w", (4, 4), "float32"), holders=(2,))
+    alone = HeldFragment(fragment=whole("w", (4, 4), "float32"), holders=(2,))
     assert writes([alone], 2) == [alone.fragment]
     assert writes([alone], 1) == []
 
@@ -68,7 +69,7 @@ def test_each_rank_decides_from_its_own_fragments_in_any_order():
         half = Fragment(
             name="up", global_shape=(60, 8), offsets=(30 * tp, 0), sizes=(30, 8), dtype="float32"
         )
-        helds.append(Held(fragment=half, holders=tuple(range(tp, 6, 2))))
+        helds.append(HeldFragment(fragment=half, holders=tuple(range(tp, 6, 2))))
     written, loads_bytes = loads(helds, range(6))
     assert max(loads_bytes) <= 1.1 * min(loads_bytes)
     for rank in range(6):

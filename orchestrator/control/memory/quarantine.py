@@ -13,7 +13,7 @@ FORGIVEN_AFTER = 2  # times the longest cool-down
 
 
 @dataclass(slots=True, kw_only=True)
-class Losses:
+class HostLosses:
     count: int = 0
     last_s: float = 0.0
 
@@ -22,10 +22,10 @@ class Losses:
 class Quarantine:
     """Moments and durations in seconds; durations grow with the patience."""
 
-    hosts: dict[str, Losses] = field(default_factory=dict)
+    hosts: dict[str, HostLosses] = field(default_factory=dict)
 
     def note_loss(self, host: str, now_s: float, patience_s: float) -> None:
-        losses = self.hosts.setdefault(host, Losses())
+        losses = self.hosts.setdefault(host, HostLosses())
         if now_s - losses.last_s > FORGIVEN_AFTER * LIMIT_PATIENCES * patience_s:
             losses.count = 0
         losses.count += 1

@@ -1,0 +1,2 @@
+class InvariantError(AssertionError):
+    """The controller, or the simulated cluster, did what must never happen."""
