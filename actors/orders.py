@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import Form
-from remesh.orchestrator.control.words.records import Held, Member, PeerState, Restore, VaultSlot
+from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.job.kills import Kill
+from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
 
 NAMESPACE = "remesh"
@@ -82,7 +83,7 @@ class FormOrder:
     form_timeout_s: float
     op_timeout_s: float
     layout: Layout
-    shard_size: int
+    cut: Cut
     restore: Restore
     held: Held | None
     ranks_to_fill: tuple[int, ...]
@@ -140,7 +141,7 @@ def form_order(
         form_timeout_s=timers.form_s,
         op_timeout_s=timers.restore_s,
         layout=form.layout,
-        shard_size=form.shard_size,
+        cut=form.cut,
         restore=form.restore,
         held=member.held if member.at_step == form.from_step else None,
         ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
@@ -153,6 +154,5 @@ def form_order(
 
 def _is_in_place(form: Form, member: Member) -> bool:
     """Whether the worker holds the part of the state that its place in the new mesh asks for."""
-    own = Held(layout=form.layout, shard_size=form.shard_size, rank=member.rank)
-    held = member.held
-    return member.at_step == form.from_step and (held.cut, held.part) == (own.cut, own.part)
+    own = form.cut.held_by(form.layout, member.rank)
+    return member.at_step == form.from_step and member.held == own

@@ -34,10 +34,11 @@ from remesh.actors.worker.preparing import engine_spec
 from remesh.actors.worker.snapshot_pace import SHARE
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.memory.timers import Timers
-from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
+from remesh.orchestrator.control.words.records import FreshState, VaultSlot
 from remesh.orchestrator.job.job import load_job
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.restore import SlotSource, share_state
+from remesh.parallel.plan.cut import Cut, held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.checkpoint import commit
@@ -186,13 +187,11 @@ class Case:
         return statistics.median(1e3 * timed(copy) for _ in range(7))
 
     def _restore(self, own: str, step: int) -> Row:
-        held = Held(layout=Layout(), shard_size=1, rank=0)
+        held = held_by(Layout(), 1, 0)
         slot = VaultSlot(vault="", held=held, generation=1, step=step)
         source = SlotSource(
             name="slot",
-            layout=held.layout,
-            shard_size=1,
-            rank=0,
+            held=held,
             open=partial(reading, own, TOKEN, slot, TIMERS),
         )
         fresh = Engine(self._engine.spec)
@@ -248,7 +247,7 @@ def order(own: str, buddy: str) -> FormOrder:
         form_timeout_s=10,
         op_timeout_s=10,
         layout=Layout(),
-        shard_size=1,
+        cut=Cut(),
         restore=FreshState(),
         held=None,
         ranks_to_fill=(),

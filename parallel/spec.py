@@ -8,6 +8,8 @@ import torch
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.buckets import BUCKET_BYTES
+from remesh.parallel.plan.cut import Cut
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.pieces import shard_size
 
@@ -75,3 +77,8 @@ class EngineSpec:
     recompute: Recompute = field(default_factory=Recompute)
     sequence: bool = False
     same_bits: bool = True
+
+    def cut(self, layout: Layout, shards: int) -> Cut:
+        """Into which parts the state falls where `shards` ranks share one copy."""
+        bucket_elements = self.zero.bucket_bytes // self.precision.gradient.itemsize
+        return Cut.of(layout, shards, bucket_elements)

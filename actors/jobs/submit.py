@@ -153,6 +153,7 @@ def _control_options(
     return Options(
         steps=spec.job.train.steps,
         max_dp=spec.max_members // shape.tp,
+        bucket_elements=spec.job.bucket_elements,
         tp=shape.tp,
         zero_stage=shape.zero_stage,
         zero_group=shape.zero_group,

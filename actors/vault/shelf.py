@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from remesh.actors.vault.slot_memory import SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
-from remesh.orchestrator.control.words.records import Held
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import header_of, sealed, shard_digest
 from remesh.parallel.state.root_manifest import CheckpointRef

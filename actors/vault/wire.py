@@ -9,11 +9,9 @@ import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Any, Self
 
-from remesh.orchestrator.control.words.records import Held
-from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.state.bounded_json import parse
 
 TOKEN_BYTES = 32
@@ -140,17 +138,12 @@ class Line:
 
 
 def told_held(held: Held) -> Message:
-    return {"layout": astuple(held.layout), "shard_size": held.shard_size, "rank": held.rank}
+    return {"held": held.to_numbers()}
 
 
 def heard_held(message: Any) -> Held:
     """Raises: KeyError, TypeError or ValueError, if it is not what `told_held` made."""
-    dp, pp, cp, ep, tp = (count(value, least=1) for value in message["layout"])
-    return Held(
-        layout=Layout(dp=dp, pp=pp, cp=cp, ep=ep, tp=tp),
-        shard_size=count(message["shard_size"], least=1),
-        rank=count(message["rank"]),
-    )
+    return Held.from_numbers([count(value) for value in message["held"]])
 
 
 def count(value: Any, *, least: int = 0) -> int:

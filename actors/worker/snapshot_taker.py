@@ -25,7 +25,6 @@ from remesh.actors.vault.slot_memory import SlotMemory, SlotState
 from remesh.actors.vault.wire import Line, Message, told_held
 from remesh.actors.worker.snapshot_pace import Every, Pace
 from remesh.orchestrator.control.memory.timers import Timers
-from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.state.fragments import Fragment
@@ -86,11 +85,10 @@ class SnapshotTaker:
         self._pace.begin(order.from_step)
         if order.vaults is not None and self._takes_part:
             self._layout = _SlotLayout.of(state, order.generation)
-            held = Held(layout=order.layout, shard_size=order.shard_size, rank=order.rank)
             self._claim = {
                 "op": "lease",
                 "generation": order.generation,
-                "held": told_held(held),
+                "held": told_held(state.held),
                 "size_bytes": self._layout.header.size_bytes,
                 "from_step": order.from_step,
             }

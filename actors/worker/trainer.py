@@ -148,7 +148,7 @@ class Trainer:
             ),
             self._fence,
             order.layout,
-            order.shard_size,
+            order.cut.shards,
         )
         self._parts.stamps[Field.GENERATION] = order.generation
         self._parts.post(
@@ -195,13 +195,10 @@ class Trainer:
         self._fail_restore(order, name, failure)
 
     def _source(self, told: SlotOrder) -> SlotSource:
-        held = told.slot.held
         timers = Timers(patience_s=self._parts.job.elastic.patience_s)
         return SlotSource(
             name=slot_label(told.slot),
-            layout=held.layout,
-            shard_size=held.shard_size,
-            rank=held.rank,
+            held=told.slot.held,
             open=partial(reading, told.address, told.token, told.slot, timers),
         )
 

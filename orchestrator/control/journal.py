@@ -12,8 +12,9 @@ from typing import Any, get_args
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import Held, StepRecord, VaultSlot
+from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.orchestrator.user_errors import RemeshError
+from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -24,6 +25,7 @@ NESTED = {
     "slots": VaultSlot,
     "held": Held,
     "layout": Layout,
+    "cut": Cut,
 }
 
 

@@ -121,6 +121,11 @@ class Job(BaseModel):
         return choose_num_leaves(self.num_microbatches, self.max_dp)
 
     @property
+    def bucket_elements(self) -> int:
+        """Of a bucket of gradients."""
+        return self.zero.bucket_bytes // (2 if self.train.grad_dtype == "bf16" else 4)
+
+    @property
     def bit_key(self) -> str:
         """What may change the bits of a step, but not its mathematics.
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from remesh.orchestrator.control.words.commands import Form
-from remesh.orchestrator.control.words.records import Held
 from remesh.orchestrator.control.words.recovery import slots_of
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.invariant_error import InvariantError
@@ -13,6 +12,7 @@ from remesh.orchestrator.sim.parts import is_whole
 from remesh.orchestrator.sim.process import Doing, SimProcess, SimVote
 from remesh.orchestrator.sim.snapshots import SimSnapshots, open_snapshots
 from remesh.orchestrator.sim.world import World
+from remesh.parallel.plan.cut import Held
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +49,7 @@ class SimMesh:
 
     def part_of(self, process: SimProcess) -> Held:
         """Which part of the state belongs to the process' place."""
-        layout, shard_size = self.form.layout, self.form.shard_size
-        return Held(layout=layout, shard_size=shard_size, rank=process.rank)
+        return self.form.cut.held_by(self.form.layout, process.rank)
 
     def value_at(self, step: int) -> int:
         """What the members came with at `step`: all parts of it, and of one and the same value."""
@@ -71,9 +70,9 @@ class SimMesh:
 
     def snapshots_of(self, process: SimProcess) -> SimSnapshots | None:
         """The one way of a rank to the vaults in this generation, if it is to put snapshots."""
-        held = self.part_of(process)
-        if not self.world.settings.snapshot_every or not held.is_first:
+        if not self.world.settings.snapshot_every or not self._keeps(process):
             return None
+        held = self.part_of(process)
         if self.buddies is None:
             alive = {vault.node: "" for vault in self.world.vaults.values() if vault.alive}
             self.buddies = buddies(alive)
@@ -174,11 +173,15 @@ class SimMesh:
 
     def _ballots(self, step: int) -> tuple[int, bool]:
         """The step that is safe for all who put snapshots; whether all can put one of this step."""
-        keepers = [m for m in self.members if self.part_of(m).is_first]
+        keepers = [m for m in self.members if self._keeps(m)]
         ballots = [m.snapshots.ballot(step) for m in keepers if m.snapshots is not None]
         if len(ballots) < len(keepers):
             return -1, False
         return min(safe for safe, _ in ballots), all(ready for _, ready in ballots)
+
+    def _keeps(self, process: SimProcess) -> bool:
+        """Whether this one puts the snapshots of a part that it holds."""
+        return self.form.cut.is_first(self.form.layout, process.rank)
 
     def _promise(self, stable: int) -> None:
         before = self.world.promised.get(self.generation, (-1, []))
@@ -189,7 +192,7 @@ class SimMesh:
             snapshots = member.snapshots
             if snapshots is None:
                 continue
-            key = (self.generation, member.rank)
+            key = (self.generation, self.part_of(member))
             vaults = [v for v in (snapshots.vault, snapshots.buddy) if v is not None]
             having = [
                 vault
@@ -198,5 +201,5 @@ class SimMesh:
             ]
             if not having and all(vault.alive for vault in vaults):
                 raise InvariantError(f"step {stable} is stable and {member.name} has not sealed it")
-            places += [(vault, member.rank) for vault in having]
+            places += [(vault, self.part_of(member)) for vault in having]
         self.world.promised[self.generation] = (stable, places)

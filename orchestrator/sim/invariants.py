@@ -19,11 +19,17 @@ from remesh.orchestrator.control.words.events import (
     WorkerParked,
 )
 from remesh.orchestrator.control.words.phases import ENDED, Phase
-from remesh.orchestrator.control.words.records import CheckpointState, Held, VaultSlot
+from remesh.orchestrator.control.words.records import CheckpointState, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of
 from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.parts import Parts, held_by, held_by_whole_groups, is_whole
+from remesh.orchestrator.sim.parts import (
+    HeldAtSteps,
+    held_by_members,
+    held_by_whole_groups,
+    is_whole,
+)
 from remesh.orchestrator.sim.world import GLOBAL_BATCH, digest_of
+from remesh.parallel.plan.cut import Held
 
 
 @dataclass(slots=True)
@@ -154,7 +160,7 @@ class Invariants:
         steps = {
             step for generation, step in self.committed if not self._abandoned(generation, step)
         }
-        in_memory = self._whole(lambda old, held: held_by(old, held, members))
+        in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
         newest = max(steps | in_memory | self._whole(held_by_whole_groups), default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
@@ -180,7 +186,7 @@ class Invariants:
                 if usable and slot_label(slot) not in self.unreadable:
                     yield slot
 
-    def _whole(self, parts_of: Callable[[cmd.Form, dict[str, int]], Parts]) -> set[int]:
+    def _whole(self, parts_of: Callable[[cmd.Form, dict[str, int]], HeldAtSteps]) -> set[int]:
         """The steps whose state is whole among those parts of it, told by the Forms alone."""
         living = self.controller.state.roster.workers.keys() - self.dead - self.ending
         found: dict[int, list[Held]] = {}

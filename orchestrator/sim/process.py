@@ -18,7 +18,6 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
-    Held,
     PeerState,
     StepRecord,
 )
@@ -26,6 +25,7 @@ from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.snapshots import SimSnapshots
 from remesh.orchestrator.sim.world import World, record_of, value_after
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.state.root_manifest import ShardFile
 
 REPORT_S = 1.0
@@ -198,7 +198,7 @@ class SimProcess:
         step = peers.step
         value = mesh.value_at(step)
         wanted = mesh.part_of(self)
-        if self.at_step == step and (self.held.cut, self.held.part) == (wanted.cut, wanted.part):
+        if self.at_step == step and self.held == wanted:
             return True
         if self.world.copies_fail:
             self._cannot_restore(form, "")

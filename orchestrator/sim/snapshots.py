@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-from remesh.orchestrator.control.words.records import Held
 from remesh.orchestrator.sim.vault import SimSlot, SimVault
 from remesh.orchestrator.sim.world import World
+from remesh.parallel.plan.cut import Held
 
 
 @dataclass(slots=True, eq=False)

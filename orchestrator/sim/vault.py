@@ -1,14 +1,15 @@
-"""A simulated vault: slots of snapshots by generation and rank."""
+"""A simulated vault: slots of snapshots by generation and part."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from remesh.orchestrator.control.words.records import Held, VaultSlot
+from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.sim.invariant_error import InvariantError
+from remesh.parallel.plan.cut import Held
 
 NUM_SLOTS = 3
 
-Promises = dict[int, tuple[int, list[tuple["SimVault", int]]]]
+Promises = dict[int, tuple[int, list[tuple["SimVault", Held]]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +25,7 @@ class SimSlot:
 
 @dataclass(slots=True, eq=False)
 class SimVault:
-    """Slots by generation and rank. `told` are those that it has ever told of.
+    """Slots by generation and part. `told` are those that it has ever told of.
 
     `promised` is the world's: the stable step of each generation, and who had it sealed.
     """
@@ -35,7 +36,7 @@ class SimVault:
     alive: bool = True
     cut_off: bool = False
     asked_in: int = 0
-    leases: dict[tuple[int, int], list[SimSlot]] = field(default_factory=dict)
+    leases: dict[tuple[int, Held], list[SimSlot]] = field(default_factory=dict)
     told: set[VaultSlot] = field(default_factory=set)
 
     def lease(self, generation: int, held: Held, from_step: int) -> list[SimSlot]:
@@ -49,7 +50,7 @@ class SimVault:
         ]:
             del promised[older]
         free = [SimSlot(held) for _ in range(NUM_SLOTS)]
-        return self.leases.setdefault((generation, held.rank), free)
+        return self.leases.setdefault((generation, held), free)
 
     def may_write(self, generation: int) -> bool:
         return self.alive and generation > self.asked_in
@@ -64,11 +65,9 @@ class SimVault:
         told = tuple(self._sealed())
         self.told.update(told)
         for number, (step, places) in self.promised.items():
-            for vault, rank in places:
-                kept = any(
-                    (s.generation, s.held.rank, s.step) == (number, rank, step) for s in told
-                )
-                if vault is self and not kept and (number, rank) in self.leases:
+            for vault, held in places:
+                kept = any((s.generation, s.held, s.step) == (number, held, step) for s in told)
+                if vault is self and not kept and (number, held) in self.leases:
                     raise InvariantError(f"{self.node} has given up step {step} of {number}")
         return told
 
@@ -76,7 +75,7 @@ class SimVault:
         """The slot, if it can be read. It has to be there if this very vault has told of it."""
         if not self.alive or self.cut_off:
             return None
-        for one in self.leases.get((slot.generation, slot.held.rank), ()):
+        for one in self.leases.get((slot.generation, slot.held), ()):
             if one.sealed and one.step == slot.step:
                 return None if one.rotten else one
         if slot in self.told:

@@ -15,10 +15,10 @@ from remesh.parallel.plan.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """`data` are the replicas of this rank's share of the model, in the order of dp.
+    """`data` are the ranks with this rank's share of the model, by dp and then cp.
 
-    They are cut into runs of `shard_size`: the ranks of `shard` hold one replica's state together,
-    those of `replica` hold the same part of it. Position on dp = replica * shard_size + shard.
+    They are cut into runs of `shard_size`: the ranks of `shard` hold one copy of the state
+    together, those of `replica` the same part of it. Position = replica * shard_size + shard.
     """
 
     layout: Layout
@@ -42,11 +42,11 @@ class Mesh:
             with nothing left open.
         """
         layout = layout or Layout(dp=rendezvous.size)
-        if layout.world_size != rendezvous.size or layout.dp % shard_size:
+        if layout.world_size != rendezvous.size or layout.num_data % shard_size:
             raise LayoutError(
                 f"{layout} with state in shards of {shard_size} replicas does not fit "
                 f"{rendezvous.size} ranks; use {layout.world_size} ranks and a divisor of "
-                f"{layout.dp}"
+                f"{layout.num_data}"
             )
         builder = _Builder(rendezvous, fence)
         try:
@@ -96,8 +96,7 @@ class _Builder:
 
     def mesh(self, layout: Layout, shard_size: int) -> Mesh:
         rank = self._rendezvous.rank
-        replicas = layout.neighbours(rank, "dp")
-        position = replicas.index(rank)
+        replicas, position = layout.data(rank), layout.data_position(rank)
         first = position - position % shard_size
         return Mesh(
             layout=layout,

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_to_all
 from remesh.parallel.groups.group import Group, PendingOperation
-from remesh.parallel.holding.shard_state import Cut, ShardState
+from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.holding.slot_source import SlotSource, read_slots
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.reshard import HeldFragment, Holder, Move, reshard_all
@@ -30,8 +31,8 @@ class Exchange:
 
     spec: EngineSpec
     group: Group
-    held: Mapping[int, Cut | None]
-    lacking: Mapping[int, Cut]
+    held: Mapping[int, Held | None]
+    lacking: Mapping[int, Held]
     slots: Sequence[SlotSource]
     round_bytes: int
 
@@ -58,21 +59,20 @@ class Exchange:
             on_its_way.receive(own)
 
     def _plans(self) -> dict[int, list[Move]]:
-        holders: dict[Cut, list[Holder]] = defaultdict(list)
-        for rank, held in self.held.items():
-            if held:
-                holders[held].append(rank)
+        holders: dict[Held, list[Holder]] = defaultdict(list)
+        for rank, own in self.held.items():
+            if own:
+                holders[own].append(rank)
         for slot in self.slots:
-            cut = Cut.at(self.spec, slot.layout, slot.shard_size, slot.rank)
-            holders[cut].append(slot.name)
-        cuts = {*self.lacking.values(), *holders}
-        fragments = {cut: _fragments(self.spec, cut) for cut in cuts}
+            holders[slot.held].append(slot.name)
+        all_held = {*self.lacking.values(), *holders}
+        fragments = {held: _fragments(self.spec, held) for held in all_held}
         have: dict[str, list[HeldFragment]] = {}
-        for cut, sources in holders.items():
-            for fragment in fragments[cut]:
+        for held, sources in holders.items():
+            for fragment in fragments[held]:
                 held_alike = HeldFragment(fragment=fragment, holders=tuple(sources))
                 have.setdefault(fragment.name, []).append(held_alike)
-        return reshard_all(have, {rank: fragments[cut] for rank, cut in self.lacking.items()})
+        return reshard_all(have, {rank: fragments[one] for rank, one in self.lacking.items()})
 
     def _send(self, pairs: _Pairs, source: Mapping[Fragment, Tensor], buffer: "_Buffer") -> "_Sent":
         rank, ranks = self.group.rank, range(self.group.size)
@@ -133,9 +133,9 @@ def _rounds(plans: Mapping[int, Sequence[Move]], round_bytes: int) -> list[_Pair
     return rounds
 
 
-def _fragments(spec: EngineSpec, cut: Cut) -> list[Fragment]:
-    """What a rank with this part holds, without holding it."""
-    return [fragment for fragment, _ in ShardState(spec, cut, _META).fragments()]
+def _fragments(spec: EngineSpec, held: Held) -> list[Fragment]:
+    """What a rank that holds this holds, without holding it."""
+    return [fragment for fragment, _ in ShardState(spec, held, _META).fragments()]
 
 
 def _places(

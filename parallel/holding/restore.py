@@ -8,7 +8,6 @@ joined, or from everybody to everybody when the layout changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields
 
 import torch
 
@@ -16,8 +15,9 @@ from remesh.parallel.groups.collectives import all_gather
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.exchange import ROUND_BYTES, Exchange
-from remesh.parallel.holding.shard_state import Cut, ShardState
+from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.step.engine import Engine, Holding
 
 
@@ -43,8 +43,9 @@ def share_state(
         holding = None
     try:
         held = _announce(mesh.world, holding)
-        wanted = {rank: Cut.at(engine.spec, mesh.layout, mesh.shard.size, rank) for rank in held}
-        lacking = {rank: cut for rank, cut in wanted.items() if held[rank] != cut}
+        cut = engine.spec.cut(mesh.layout, mesh.shard.size)
+        wanted = {rank: cut.held_by(mesh.layout, rank) for rank in held}
+        lacking = {rank: one for rank, one in wanted.items() if held[rank] != one}
         if lacking:
             exchange = Exchange(engine.spec, mesh.world, held, lacking, slots, round_bytes)
             exchange.run(holding, engine.shard_state)
@@ -56,19 +57,15 @@ def share_state(
     engine.loaded(at_step)
 
 
-def _announce(group: Group, holding: Holding | None) -> dict[int, Cut | None]:
+def _announce(group: Group, holding: Holding | None) -> dict[int, Held | None]:
     """Which part of the state each rank holds, None for none."""
-    own = torch.zeros(len(fields(Cut)), dtype=torch.int64)
+    own = torch.zeros(len(Held().to_numbers()), dtype=torch.int64)
     if holding is not None:
-        own = torch.tensor(astuple(holding.state.cut))
+        own = torch.tensor(holding.state.held.to_numbers())
     told = own.new_empty(group.size * len(own))
     all_gather(group, told, own)
     rows = told.view(group.size, -1).tolist()
-    names = [part.name for part in fields(Cut)]
-    return {
-        rank: Cut(**dict(zip(names, row, strict=True))) if any(row) else None
-        for rank, row in enumerate(rows)
-    }
+    return {rank: Held.from_numbers(row) if any(row) else None for rank, row in enumerate(rows)}
 
 
 def _copy(source: ShardState, target: ShardState) -> None:

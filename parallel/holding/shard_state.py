@@ -1,20 +1,18 @@
 """What a rank owns of the state: master weights and moments, one shard a bucket, by fragments.
 
-The state is cut by tensor parallelism (shares.py) and by ZeRO (pieces.py), and by nothing else, so
-that two meshes with the same cut can use the same memory.
+Which part it owns is a value (plan/cut.py): two meshes in which a rank holds the same can use the
+same memory.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.optim.adamw import Shard
 from remesh.parallel.plan.buckets import Bucket, plan_buckets
-from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.model_config import ModelConfig, block_parameters, parameter_shapes
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.plan.shares import Share, tensor_shares
@@ -27,52 +25,22 @@ MOMENTS = ("exp_avg.", "exp_avg_sq.")
 COUNT = "num_updates"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """Which part of the state a rank holds: its places in the tensor and in the shard group.
-
-    Shards are cut out of buckets of up to `bucket_elements`.
-    """
-
-    bucket_elements: int
-    tp: int
-    tp_rank: int
-    num_shards: int
-    shard: int
-
-    @staticmethod
-    def at(spec: EngineSpec, layout: Layout, shard_size: int, rank: int) -> "Cut":
-        """The part of this rank of a layout."""
-        tp_rank, shard = layout.state_part(rank, shard_size)
-        return Cut(
-            bucket_elements=spec.zero.bucket_bytes // spec.precision.gradient.itemsize,
-            tp=layout.tp,
-            tp_rank=tp_rank,
-            num_shards=shard_size,
-            shard=shard,
-        )
-
-    @staticmethod
-    def of(spec: EngineSpec, mesh: Mesh) -> "Cut":
-        return Cut.at(spec, mesh.layout, mesh.shard.size, mesh.world.rank)
-
-
 class ShardState:
-    """Plans and memory for one cut of the state. Values are those of no step before `draw`."""
+    """Plans and memory for what a rank holds. Values are those of no step before `draw`."""
 
-    def __init__(self, spec: EngineSpec, cut: Cut, device: torch.device) -> None:
-        self.cut = cut
+    def __init__(self, spec: EngineSpec, held: Held, device: torch.device) -> None:
+        self.held = held
+        cut = held.cut
         self.shapes = parameter_shapes(spec.model)
         self.shares = tensor_shares(
-            spec.model, cut.tp, cut.tp_rank, sequence=spec.sequence and cut.tp > 1
+            spec.model, cut.tp, held.tensor, sequence=spec.sequence and cut.tp > 1
         )
         self.buckets = _buckets(spec, self.shares, cut.bucket_elements)
         self.pieces = tuple(
-            Pieces(size=b.plan.size, num_shards=cut.num_shards, num_replicas=1)
-            for b in self.buckets
+            Pieces(size=b.plan.size, num_shards=cut.shards, num_replicas=1) for b in self.buckets
         )
         self.shards = tuple(
-            _shard(bucket, pieces, cut, spec.precision.master, device)
+            _shard(bucket, pieces, held.shard, spec.precision.master, device)
             for bucket, pieces in zip(self.buckets, self.pieces, strict=True)
         )
         self.num_updates = torch.zeros(1, dtype=torch.int64)
@@ -80,7 +48,7 @@ class ShardState:
 
     def owned(self, bucket: int) -> range:
         """The elements of a bucket's flat buffer that this rank owns."""
-        return self.pieces[bucket].shard(self.cut.shard)
+        return self.pieces[bucket].shard(self.held.shard)
 
     def weights(self) -> Iterator[tuple[Fragment, Tensor]]:
         """The master weights that this rank owns, as views."""
@@ -97,8 +65,6 @@ class ShardState:
 
     def tensor_holders(self, name: str) -> tuple[int, ...]:
         """The ranks of a tensor group that hold the same of this tensor."""
-        if name == COUNT:
-            return tuple(range(self.cut.tp))
         return self.shares[name.removeprefix(MOMENTS[0]).removeprefix(MOMENTS[1])].holders
 
     @torch.no_grad()
@@ -134,7 +100,7 @@ class ShardState:
         }
 
     def _views(self, prefix: str, flats: list[Tensor]) -> Iterator[tuple[Fragment, Tensor]]:
-        shares = self.shares if self.cut.tp > 1 else None
+        shares = self.shares if self.held.cut.tp > 1 else None
         for number, (bucket, flat) in enumerate(zip(self.buckets, flats, strict=True)):
             parts = owned_fragments(
                 bucket.plan, self.shapes, shares, self.owned(number), self._dtype
@@ -160,8 +126,8 @@ def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> t
 
 
 def _shard(
-    bucket: Bucket, pieces: Pieces, cut: Cut, dtype: torch.dtype, device: torch.device
+    bucket: Bucket, pieces: Pieces, shard: int, dtype: torch.dtype, device: torch.device
 ) -> Shard:
-    first = cut.shard * pieces.shard_size
+    first = shard * pieces.shard_size
     num_decayed = min(max(bucket.plan.num_decayed - first, 0), pieces.shard_size)
     return Shard.zeros(pieces.shard_size, num_decayed, dtype, device)

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.errors import CheckpointError, SlotError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader
 from remesh.parallel.state.reading import read_boxes
@@ -30,15 +30,13 @@ class SlotReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSource:
-    """A part of the state at the step that is wanted, in a snapshot: which part, and how to get it.
+    """What one rank held of the state at the step that is wanted, in a snapshot, and how to get it.
 
-    It is that of `rank` in a mesh of this layout. `name` is the same on all ranks.
+    `name` is the same on all ranks.
     """
 
     name: str
-    layout: Layout
-    shard_size: int
-    rank: int
+    held: Held
     open: Callable[[], AbstractContextManager[SlotReader]]
 
 

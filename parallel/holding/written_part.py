@@ -39,12 +39,11 @@ def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
 
 def _holders(mesh: Mesh, state: ShardState, name: str) -> tuple[int, ...]:
     """The ranks of the world that hold the same fragments of this tensor, in ascending order."""
-    layout, cut = mesh.layout, state.cut
-    replicas = layout.neighbours(mesh.world.rank, "dp")
-    if name != COUNT:
-        replicas = replicas[cut.shard :: cut.num_shards]
+    if name == COUNT:
+        return tuple(range(mesh.world.size))
+    layout, held = mesh.layout, state.held
     return tuple(
         layout.neighbours(replica, "tp")[holder]
-        for replica in replicas
+        for replica in layout.data(mesh.world.rank)[held.shard :: held.cut.shards]
         for holder in state.tensor_holders(name)
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.shard_state import Cut, ShardState
+from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
@@ -138,14 +138,15 @@ class Engine:
         )
 
     def form(self, mesh: Mesh) -> None:
-        """Prepares for steps in this mesh. State that is cut as the mesh asks for is kept.
+        """Prepares for steps in this mesh. State that this rank holds in the mesh is kept.
 
         Raises: LayoutError if the model cannot be cut so.
         """
-        cut = Cut.of(self.spec, mesh)
-        if self._state is None or self._state.cut != cut:
+        cut = self.spec.cut(mesh.layout, mesh.shard.size)
+        held = cut.held_by(mesh.layout, mesh.world.rank)
+        if self._state is None or self._state.held != held:
             self.at_step = None
-            self._state = ShardState(self.spec, cut, self._device)
+            self._state = ShardState(self.spec, held, self._device)
         self._assemble(mesh)
 
     def reset(self) -> None:

@@ -13,7 +13,8 @@ from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.shelf import Shelf
-from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
+from remesh.orchestrator.control.words.records import FreshState, VaultSlot
+from remesh.parallel.plan.cut import Cut, held_by
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import GroupError, SlotError
@@ -42,7 +43,7 @@ class TestVault:
 
     def told(self, generation=0):
         found = self.shelf.told(generation, 2.0)
-        return sorted((one.step, one.held.rank) for one in found)
+        return sorted((one.step, one.held.shard) for one in found)
 
     def close(self):
         self.server.close()
@@ -68,7 +69,7 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         form_timeout_s=5,
         op_timeout_s=5,
         layout=Layout(dp=size),
-        shard_size=size,
+        cut=Cut.of(Layout(dp=size), size),
         restore=FreshState(),
         held=None,
         ranks_to_fill=(),
@@ -128,10 +129,8 @@ def restore_from(seat, slots, at_step):
     engine.form(mesh)
     sources = [
         SlotSource(
-            name=f"slot {slot.held.rank}",
-            layout=slot.held.layout,
-            shard_size=slot.held.shard_size,
-            rank=slot.held.rank,
+            name=f"slot {slot.held.shard}",
+            held=slot.held,
             open=lambda address=address, slot=slot: reading(address, TOKEN, slot, TIMERS),
         )
         for address, slot in slots
@@ -149,7 +148,8 @@ def restore_from(seat, slots, at_step):
 
 
 def slot_of(rank, generation, step):
-    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    cut = spec(12, 1, zero=ZERO3).cut(Layout(dp=2), 2)
+    held = cut.held_by(Layout(dp=2), rank)
     return VaultSlot(vault="", held=held, generation=generation, step=step)
 
 

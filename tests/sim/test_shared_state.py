@@ -3,12 +3,12 @@
 import pytest
 
 from remesh.orchestrator.control.words.commands import Form
-from remesh.orchestrator.control.words.records import FreshState, Held, Member, PeerState
+from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.coupling import SimMesh
 from remesh.orchestrator.sim.faults import PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.parts import held_by, held_by_whole_groups, is_whole
+from remesh.orchestrator.sim.parts import held_by_members, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
     SHAPES,
     Simulation,
@@ -17,6 +17,7 @@ from remesh.orchestrator.sim.simulation import (
     simulate,
 )
 from remesh.orchestrator.sim.world import WHOLE, Settings
+from remesh.parallel.plan.cut import Cut, held_by
 from remesh.parallel.plan.layout import Layout
 
 TENSOR = Shape(max_dp=2, tp=2)
@@ -91,7 +92,7 @@ def test_meshes_have_whole_groups_only():
 
 
 def held(rank, *, dp=1, tp=1, shard_size=1):
-    return Held(layout=Layout(dp=dp, tp=tp), shard_size=shard_size, rank=rank)
+    return held_by(Layout(dp=dp, tp=tp), shard_size, rank)
 
 
 def test_parts_are_whole_when_all_of_one_cut_are_there():
@@ -110,14 +111,14 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
     return Form(
         generation=2,
         layout=layout,
-        shard_size=shard_size,
+        cut=Cut.of(layout, shard_size),
         members=tuple(
             Member(
                 worker=f"w{rank}",
                 node="n",
                 rank=rank,
                 at_step=step,
-                held=Held(layout=layout, shard_size=shard_size, rank=rank),
+                held=held_by(layout, shard_size, rank),
             )
             for rank, step in enumerate(at_steps)
         ),
@@ -129,8 +130,8 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
 def test_a_holder_without_its_group_is_within_reach_only_as_a_member():
     old = form(7, 7, 7, None, tp=2)
     steps = {"w0": 7, "w1": 7, "w2": 7}
-    assert [part.rank for _, part in held_by_whole_groups(old, steps)] == [0, 1]
-    assert [part.rank for _, part in held_by(old, steps, ["w2", "w3"])] == [2]
+    assert [part.tensor for _, part in held_by_whole_groups(old, steps)] == [0, 1]
+    assert [part.tensor for _, part in held_by_members(old, steps, ["w2", "w3"])] == [0]
     assert list(held_by_whole_groups(old, {**steps, "w1": 6})) == []
 
 

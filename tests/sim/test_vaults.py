@@ -13,13 +13,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerReady,
 )
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import (
-    CheckpointState,
-    Held,
-    Member,
-    PeerState,
-    VaultSlot,
-)
+from remesh.orchestrator.control.words.records import CheckpointState, Member, PeerState, VaultSlot
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, PlannedFault
@@ -28,6 +22,7 @@ from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.vault import SimVault
 from remesh.orchestrator.sim.world import Settings, World
+from remesh.parallel.plan.cut import Cut, held_by
 from remesh.parallel.plan.layout import Layout
 
 SHARDED = Shape(max_dp=4, zero_stage=3)
@@ -114,7 +109,7 @@ def test_a_slot_that_rots_is_replaced_by_its_copy():
 
 
 def part(rank):
-    return Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    return held_by(Layout(dp=2), 2, rank)
 
 
 def slot(rank, step, generation=1):
@@ -129,7 +124,7 @@ def form(generation, restore, from_step):
     return Form(
         generation=generation,
         layout=Layout(dp=2),
-        shard_size=2,
+        cut=Cut.of(Layout(dp=2), 2),
         members=members,
         restore=restore,
         from_step=from_step,
@@ -161,7 +156,7 @@ def test_a_vault_that_gives_up_what_it_promised_is_noticed():
     vault = SimVault(world.promised, "a", "a:1")
     (first, *_) = vault.lease(1, part(0), 0)
     first.step, first.sealed = 4, True
-    world.promised[1] = (4, [(vault, 0)])
+    world.promised[1] = (4, [(vault, part(0))])
     assert vault.tell(1) == (slot(0, 4),)
     assert vault.find(slot(0, 4)) is first
     assert not vault.may_write(1)

@@ -15,7 +15,7 @@ from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault.wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
 from remesh.actors.worker.snapshot_pace import Pace
-from remesh.orchestrator.control.words.records import Held
+from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import whole
@@ -107,7 +107,7 @@ def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path
 
 def claim(generation, rank=0, from_step=0, **more):
     start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
-    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    held = held_by(Layout(dp=2), 2, rank)
     made = Claim(
         generation=generation, held=held, size_bytes=header.size_bytes, from_step=from_step, **more
     )
@@ -220,10 +220,10 @@ def test_a_line_ends_at_what_is_no_message():
 
 
 def test_held_travels_as_it_is_and_nonsense_does_not():
-    held = Held(layout=Layout(dp=4, tp=2), shard_size=2, rank=5)
+    held = held_by(Layout(dp=4, tp=2), 2, 5)
     told = told_held(held)
     assert heard_held(told) == held
-    for wrong in ({**told, "rank": -1}, {**told, "rank": True}, {**told, "layout": [1, 2]}):
+    for wrong in ({"held": [-1]}, {"held": [True] * 11}, {"held": [1, 2]}):
         with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
             heard_held(wrong)
 

@@ -11,7 +11,8 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import Held, StepRecord, VaultSlot
+from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -50,7 +51,7 @@ EXAMPLES = {
     tuple[VaultSlot, ...]: (
         VaultSlot(
             vault="b",
-            held=Held(layout=Layout(dp=2, tp=2), shard_size=2, rank=3),
+            held=held_by(Layout(dp=2, tp=2), 2, 3),
             generation=2,
             step=9,
         ),

@@ -9,15 +9,10 @@ from remesh.actors.orders import VaultMap, form_order
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.records import (
-    CheckpointState,
-    FreshState,
-    Held,
-    Member,
-    PeerState,
-)
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.words.recovery import decide_restore
 from remesh.orchestrator.plan.shape import Shape
+from remesh.parallel.plan.cut import Held, held_by
 from remesh.parallel.plan.layout import Layout
 
 SAVED = CheckpointState(step=40, name="step-40")
@@ -29,16 +24,16 @@ OTHERS = {
 }
 
 
-def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
+def members(*at_steps, shard_size=1, ranks=None, **degrees):
     """One a step; each held the part of that rank in a mesh of that layout."""
-    layout = Layout(dp=dp, tp=tp)
+    layout = Layout(**degrees)
     return [
         Member(
             worker=f"w{rank}",
             node="n",
             rank=rank,
             at_step=at_step,
-            held=Held(layout=layout, shard_size=shard_size, rank=ranks[rank] if ranks else rank),
+            held=held_by(layout, shard_size, ranks[rank] if ranks else rank),
         )
         for rank, at_step in enumerate(at_steps)
     ]
@@ -46,10 +41,10 @@ def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
 
 def test_a_part_follows_from_the_place_in_the_mesh():
     layout = Layout(dp=4, tp=2)
-    parts = [Held(layout=layout, shard_size=2, rank=rank).part for rank in range(8)]
-    assert parts == [(0, 0), (1, 0), (0, 1), (1, 1)] * 2
-    assert {Held(layout=layout, rank=rank).part for rank in range(8)} == {(0, 0), (1, 0)}
-    assert Held(layout=Layout(dp=9), rank=7).part == Held().part == (0, 0)
+    held = [held_by(layout, 2, rank) for rank in range(8)]
+    assert [(one.tensor, one.shard) for one in held] == [(0, 0), (1, 0), (0, 1), (1, 1)] * 2
+    assert {held_by(layout, 1, rank).tensor for rank in range(8)} == {0, 1}
+    assert held_by(Layout(dp=9), 1, 7) == Held()
 
 
 @pytest.mark.parametrize(
@@ -83,6 +78,23 @@ def test_a_part_follows_from_the_place_in_the_mesh():
             "with checkpoint step-40, as no live rank holds shard 0 of 2 at step 45",
         ),
         (members(39, None, dp=2, shard_size=2), SAVED, "with checkpoint step-40"),
+        (
+            members(45, 45, dp=2, pp=2, ranks=[0, 2]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds stage 1 of 2 at step 45",
+        ),
+        (members(45, 45, dp=2, pp=2, ranks=[0, 3]), 45, "with the state of the live ranks"),
+        (
+            members(45, 45, dp=4, ep=2, ranks=[1, 3]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds expert part 0 of 2 at step 45",
+        ),
+        (
+            members(45, 45, 45, dp=4, ep=2, shard_size=4, ranks=[0, 1, 3]),
+            SAVED,
+            "with checkpoint step-40, as no live rank holds shard 2 of 4 at step 45",
+        ),
+        (members(45, 45, dp=4, ep=2, ranks=[2, 1]), 45, "with the state of the live ranks"),
     ],
 )
 def test_members_have_to_hold_every_part_at_one_step(held, restore, reason):
@@ -169,8 +181,8 @@ def test_of_replicas_that_share_their_state_one_of_each_shard_is_kept():
     life = drive.state.current
     spare = "1 worker stays spare: a mesh has whole groups of 2 replicas, 2 workers at a time"
     assert cmd.Announce(text=spare) in commands
-    assert {m.held.part for m in life.members} == {(0, 0), (0, 1)}
-    assert (life.layout, life.shard_size, life.from_step) == (Layout(dp=2), 2, 10)
+    assert {m.held.shard for m in life.members} == {0, 1}
+    assert (life.layout, life.cut.shards, life.from_step) == (Layout(dp=2), 2, 10)
 
 
 def test_a_shard_that_is_lost_leads_back_to_the_checkpoint_and_the_steps_are_counted():
@@ -181,7 +193,7 @@ def test_a_shard_that_is_lost_leads_back_to_the_checkpoint_and_the_steps_are_cou
     drive.lose("worker-2")
     drive.park(26)
     life = drive.state.current
-    assert (life.shard_size, life.from_step, life.lost_steps) == (3, 20, 6)
+    assert (life.cut.shards, life.from_step, life.lost_steps) == (3, 20, 6)
     shard = f"no live rank holds shard {life.layout.dp - 2} of 4 at step 26"
     assert life.reason.startswith(f"from step 20 with checkpoint step-20.gen-1, as {shard}: worker")
 
@@ -200,9 +212,7 @@ def test_a_member_fenced_before_it_restored_holds_the_part_that_it_had():
     drive.park(10, workers=half, held_in=1)
     held = {m.worker: m.held for m in drive.state.current.members}
     ranks = {m.worker: m.rank for m in first.members}
-    assert all(
-        held[name] == Held(layout=first.layout, shard_size=3, rank=ranks[name]) for name in half
-    )
+    assert all(held[name] == held_by(first.layout, 3, ranks[name]) for name in half)
     assert drive.state.current.restore == PeerState(step=10, source=0)
 
 
@@ -236,8 +246,8 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
     drive.park(10)
     form = of(cmd.Form, drive.commands)[-1]
     orders = [form_order(form, m, ("h", 1), **OTHERS) for m in form.members]
-    assert {(order.layout, order.shard_size) for order in orders} == {(Layout(dp=2), 2)}
-    kept = [order.held.part == (0, order.rank) for order in orders]
+    assert {(order.layout, order.cut.shards) for order in orders} == {(Layout(dp=2), 2)}
+    kept = [order.held.shard == order.rank for order in orders]
     assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
     empty = cmd.Form(
         generation=3,

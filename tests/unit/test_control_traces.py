@@ -16,7 +16,7 @@ from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import Held, PeerState, StepRecord, VaultSlot
+from remesh.orchestrator.control.words.records import PeerState, StepRecord, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -131,7 +131,7 @@ def told(line):
     slots = []
     for word in line.names[1:]:
         rank, step = map(int, word.split("@"))
-        part = Held(layout=life.layout, shard_size=life.shard_size, rank=rank)
+        part = life.cut.held_by(life.layout, rank)
         slots.append(
             VaultSlot(vault=line.names[0], held=part, generation=life.generation, step=step)
         )
@@ -189,7 +189,7 @@ def form(command):
     source = command.restore
     restore = type(source).__name__
     if isinstance(source, PeerState):
-        slots = [f"{s.held.rank}@{s.step} in {s.vault}" for s in source.slots]
+        slots = [f"{s.held.shard}@{s.step} in {s.vault}" for s in source.slots]
         live = [] if source.source is None else [f"rank {source.source}"]
         restore += f" from {', '.join(live + slots)}"
     return f"form {command.generation} from step {command.from_step} {restore}: {ranks}"

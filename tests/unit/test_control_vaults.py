@@ -14,12 +14,12 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
-    Held,
     Member,
     PeerState,
     VaultSlot,
 )
 from remesh.orchestrator.control.words.recovery import decide_restore, slot_label
+from remesh.parallel.plan.cut import Cut, Held, held_by
 from remesh.parallel.plan.layout import Layout
 
 FOUR = (("head", 2), ("b", 2))
@@ -27,7 +27,7 @@ SAVED = CheckpointState(step=40, name="step-40")
 
 
 def part(rank, *, dp=4, tp=1, shard_size=4):
-    return Held(layout=Layout(dp=dp, tp=tp), shard_size=shard_size, rank=rank)
+    return held_by(Layout(dp=dp, tp=tp), shard_size, rank)
 
 
 def slot(vault, rank, step, generation=1, **cut):
@@ -301,7 +301,7 @@ def test_a_holder_of_what_no_vault_has_is_taken_before_others():
     first = [slot("head", 0, 10, shard_size=2)]
     tell(drive, "head", *first)
     life = drive.state.current
-    assert {m.held.part for m in life.members} == {(0, 0), (0, 1)}
+    assert {m.held.shard for m in life.members} == {0, 1}
     assert life.restore == PeerState(step=10, source=0)
 
 
@@ -319,16 +319,19 @@ def test_what_the_vaults_told_is_in_a_snapshot():
 
 
 def test_the_first_rank_that_holds_a_part_is_the_one_that_puts_snapshots():
-    first = [part(rank, dp=4, tp=2, shard_size=2).is_first for rank in range(8)]
-    assert first == [True] * 4 + [False] * 4
-    assert [part(rank, shard_size=1).is_first for rank in range(4)] == [True] + [False] * 3
+    layout = Layout(dp=4, tp=2)
+    assert [Cut.of(layout, 2).is_first(layout, rank) for rank in range(8)] == [True] * 4 + [
+        False
+    ] * 4
+    layout = Layout(dp=4)
+    assert [Cut.of(layout, 1).is_first(layout, rank) for rank in range(4)] == [True] + [False] * 3
 
 
 @pytest.fixture
 def huge():
     """Rank 0 of 16,384 is lost; a rank has three slots, each in two vaults."""
     layout = Layout(dp=2048, tp=8)
-    held = [Held(layout=layout, shard_size=2048, rank=rank) for rank in range(16384)]
+    held = [held_by(layout, 2048, rank) for rank in range(16384)]
     live = [
         Member(worker=f"w{r}", node=f"n{r // 8}", rank=r, at_step=45, held=held[r])
         for r in range(1, 16384)
@@ -347,4 +350,4 @@ def test_a_hundred_thousand_slots_are_weighed_in_a_second(huge):
     started_s = time.process_time()
     decision = decide_restore(live, [], (), slots)
     assert time.process_time() - started_s < 1.0
-    assert [one.held.rank for one in decision.restore.slots] == [0]
+    assert [(one.held.tensor, one.held.shard) for one in decision.restore.slots] == [(0, 0)]

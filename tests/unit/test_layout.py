@@ -3,17 +3,17 @@ from dataclasses import astuple
 import pytest
 
 from remesh.parallel.plan.errors import LayoutError
-from remesh.parallel.plan.layout import Coordinate, Layout, infer_layout
+from remesh.parallel.plan.layout import Coordinate, Layout
 
 
 def test_world_size_is_the_product_and_each_rank_has_its_own_place():
-    layout = Layout(dp=2, pp=3, cp=1, ep=2, tp=2)
+    layout = Layout(dp=2, pp=3, cp=2, ep=4, tp=2)
     assert layout.world_size == 24
     places = [astuple(layout.coordinate(rank)) for rank in range(24)]
     assert len(set(places)) == 24
     assert places == sorted(places)
-    assert layout.coordinate(1) == Coordinate(dp=0, pp=0, cp=0, ep=0, tp=1)
-    assert layout.coordinate(23) == Coordinate(dp=1, pp=2, cp=0, ep=1, tp=1)
+    assert layout.coordinate(1) == Coordinate(dp=0, pp=0, cp=0, tp=1)
+    assert layout.coordinate(23) == Coordinate(dp=1, pp=2, cp=1, tp=1)
 
 
 def test_a_rank_outside_the_layout_is_refused():
@@ -21,37 +21,40 @@ def test_a_rank_outside_the_layout_is_refused():
         Layout(dp=4).coordinate(4)
 
 
-def test_degrees_that_need_more_ranks_than_there_are_name_both_numbers():
-    with pytest.raises(LayoutError, match=r"dp=8\*cp=8 = 64 ranks are needed, 8 are there"):
-        infer_layout(8, dp=8, cp=8)
-
-
-def test_dp_is_inferred_or_refused():
-    with pytest.raises(LayoutError, match=r"8 ranks are not a multiple of pp=3\*tp=2 = 6"):
-        infer_layout(8, dp=None, pp=3, tp=2)
-    assert infer_layout(6, pp=3, tp=2) == Layout(dp=1, pp=3, tp=2)
-    assert infer_layout(4) == Layout(dp=4)
-
-
-@pytest.mark.parametrize("ep", [3, 16])
-def test_an_expert_degree_never_makes_an_empty_axis(ep):
-    with pytest.raises(LayoutError, match="8"):
-        infer_layout(8, ep=ep)
-    with pytest.raises(LayoutError, match="8 are there"):
-        infer_layout(8, dp=8, ep=ep)
-
-
 @pytest.mark.parametrize("degree", [0, -1])
 def test_degrees_below_one_are_refused(degree):
     with pytest.raises(LayoutError, match=f"tp={degree} is no degree"):
         Layout(tp=degree)
-    with pytest.raises(LayoutError, match=f"dp={degree} is no degree"):
-        infer_layout(4, dp=degree)
 
 
-def test_too_few_ranks_are_refused():
-    with pytest.raises(LayoutError, match="a mesh of 0 ranks"):
-        infer_layout(0)
+@pytest.mark.parametrize("ep", [3, 16])
+def test_an_expert_degree_takes_the_ranks_of_dp_and_cp(ep):
+    with pytest.raises(LayoutError, match=rf"ep={ep} does not divide dp\*cp = 8"):
+        Layout(dp=4, cp=2, tp=4, ep=ep)
+    assert Layout(dp=4, cp=2, tp=4, ep=8).world_size == 32
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2, pp=2, cp=2, ep=2, tp=2), Layout(dp=6, ep=3)])
+def test_the_ranks_fall_into_groups_along_each_axis(layout):
+    world = range(layout.world_size)
+    for axis in ("dp", "pp", "cp", "tp"):
+        groups = {layout.neighbours(rank, axis) for rank in world}
+        assert sorted(rank for group in groups for rank in group) == list(world)
+        assert {len(group) for group in groups} == {getattr(layout, axis)}
+    for groups, size in (
+        ({layout.data(rank) for rank in world}, layout.num_data),
+        ({layout.experts(rank) for rank in world}, layout.ep),
+    ):
+        assert sorted(rank for group in groups for rank in group) == list(world)
+        assert {len(group) for group in groups} == {size}
+
+
+def test_data_are_the_ranks_with_the_same_share_of_the_model():
+    layout = Layout(dp=2, pp=2, cp=2, ep=2, tp=2)
+    assert layout.data(0) == layout.data(10) == (0, 2, 8, 10)
+    assert [layout.data_position(rank) for rank in (0, 2, 8, 10)] == [0, 1, 2, 3]
+    assert layout.experts(2) == (0, 2)
+    assert layout.experts(10) == (8, 10)
 
 
 def test_layouts_read_as_users_write_them():

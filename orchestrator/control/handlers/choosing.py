@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.words.records import Held, Member, VaultSlot
+from remesh.orchestrator.control.words.records import Member, VaultSlot
 from remesh.orchestrator.control.words.recovery import (
-    Cut,
-    Holding,
-    Part,
+    StepHeld,
     newest_key,
     newest_whole,
     parts_of,
 )
 from remesh.orchestrator.plan.placement import local_ranks, place
+from remesh.parallel.plan.cut import Cut, Held, Part
 from remesh.parallel.plan.layout import Layout
 
 NOTHING = Held()
@@ -33,7 +32,7 @@ class Choice:
     """The next mesh. `spare` counts the workers that could have been in it and are not."""
 
     layout: Layout
-    shard_size: int
+    cut: Cut
     members: tuple[Member, ...]
     spare: int
 
@@ -52,7 +51,7 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     chosen = [worker for group in groups[: layout.dp] for worker in group]
     return Choice(
         layout=layout,
-        shard_size=options.shape.shard_size(layout.dp),
+        cut=Cut.of(layout, options.shape.shard_size(layout.dp), options.bucket_elements),
         members=_members(turn, chosen, layout, held),
         spare=len(idle) - len(chosen),
     )
@@ -81,11 +80,11 @@ def stays_whole(turn: Turn) -> bool:
     state = turn.state
     life, workers = state.current, state.roster.workers
     staying = (member for member in life.members if not workers[member.worker].leaving)
-    held = (Held(layout=life.layout, shard_size=life.shard_size, rank=m.rank) for m in staying)
+    held = (life.cut.held_by(life.layout, member.rank) for member in staying)
     return newest_whole((0, one) for one in held) is not None
 
 
-def _held(state: State, workers: list[Worker]) -> dict[str, Holding]:
+def _held(state: State, workers: list[Worker]) -> dict[str, StepHeld]:
     """What each of them holds of the run's state, by name. An abandoned timeline counts as none."""
     held = {}
     for worker in workers:
@@ -94,13 +93,12 @@ def _held(state: State, workers: list[Worker]) -> dict[str, Holding]:
         generation, step = worker.held
         life = state.life(generation)
         assert life is not None
-        own = Held(layout=life.layout, shard_size=life.shard_size, rank=worker.held_rank)
-        held[worker.name] = (step, own)
+        held[worker.name] = (step, life.cut.held_by(life.layout, worker.held_rank))
     return held
 
 
 def _groups(
-    turn: Turn, idle: list[Worker], held: Mapping[str, Holding], slots: Sequence[VaultSlot]
+    turn: Turn, idle: list[Worker], held: Mapping[str, StepHeld], slots: Sequence[VaultSlot]
 ) -> list[list[Worker]]:
     """What could be tp groups, those first that a mesh should take first."""
     state, options = turn.state, turn.options
@@ -128,7 +126,7 @@ def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
 
 
 def _kept(
-    idle: list[Worker], held: Mapping[str, Holding], tp: int, slots: Sequence[VaultSlot]
+    idle: list[Worker], held: Mapping[str, StepHeld], tp: int, slots: Sequence[VaultSlot]
 ) -> dict[str, int]:
     """One holder of each part of the newest whole state, on few nodes, and how much it counts.
 
@@ -139,23 +137,26 @@ def _kept(
     for worker in idle:
         if worker.name in held:
             step, own = held[worker.name]
-            found.setdefault((step, own.cut), {}).setdefault(own.part, []).append(worker)
+            parts = found.setdefault((step, own.cut), {})
+            for part in own.parts:
+                parts.setdefault(part, []).append(worker)
     stored = parts_of((slot.step, slot.held) for slot in slots)
     live = {key: set(parts) for key, parts in found.items()}
     newest = newest_key(live, stored)
     holders = {} if newest is None else found.get(newest, {})
     also = set() if newest is None else stored.get(newest, set())
-    kept = {}
+    kept: dict[str, int] = {}
     on: Counter[str] = Counter()
     for part, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
-        one = next((worker for worker in workers if on[worker.node] % tp), workers[0])
-        kept[one.name] = 1 if part in also else tp + 1
-        on[one.node] += 1
+        ready = [worker for worker in workers if worker.name in kept or on[worker.node] % tp]
+        one = min(ready, key=lambda worker: worker.name not in kept, default=workers[0])
+        on[one.node] += one.name not in kept
+        kept[one.name] = max(kept.get(one.name, 0), 1 if part in also else tp + 1)
     return kept
 
 
 def _members(
-    turn: Turn, chosen: list[Worker], layout: Layout, held: Mapping[str, Holding]
+    turn: Turn, chosen: list[Worker], layout: Layout, held: Mapping[str, StepHeld]
 ) -> tuple[Member, ...]:
     roster = turn.state.roster
     by_device = {roster.device(worker): worker for worker in chosen}

@@ -230,7 +230,7 @@ def ask_to_form(turn: Turn) -> None:
             members=life.members,
             restore=life.restore,
             from_step=life.from_step,
-            shard_size=life.shard_size,
+            cut=life.cut,
         )
     )
 
@@ -242,7 +242,7 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
     return Generation(
         generation=state.last_generation + 1,
         layout=choice.layout,
-        shard_size=choice.shard_size,
+        cut=choice.cut,
         members=choice.members,
         restore=decision.restore,
         from_step=decision.from_step,

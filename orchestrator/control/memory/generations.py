@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, StepRecord
 from remesh.orchestrator.control.words.recovery import slots_of, source_label
+from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
 
@@ -36,7 +37,7 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """`shard_size` replicas share one copy of the state. `fault` is what ended the one before.
+    """`cut` says into which parts the state falls. `fault` is what ended the one before.
 
     `unparked` are the members that may still train.
     `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
@@ -55,7 +56,7 @@ class Generation:
     unformed: set[str]
     unrestored: set[str]
     unparked: set[str]
-    shard_size: int = 1
+    cut: Cut = field(default_factory=Cut)
     saving: bool = False
     blamed: bool = False
     formed_s: float | None = None

@@ -1,8 +1,9 @@
 """What the controller decides. Commands are idempotent; each may be carried out twice."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.records import Member, Restore
+from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -35,7 +36,7 @@ class ReleaseNode:
 class Form:
     """Build the mesh of `generation`, restore, and train on from `from_step` + 1.
 
-    `shard_size` replicas share one copy of the state.
+    `cut` says into which parts the state falls.
     """
 
     generation: int
@@ -43,7 +44,7 @@ class Form:
     members: tuple[Member, ...]
     restore: Restore
     from_step: int
-    shard_size: int = 1
+    cut: Cut = field(default_factory=Cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ class Options:
     tp: int = 1
     zero_stage: int = 0
     zero_group: int = 0
+    bucket_elements: int = 0
     allow_cross_node_tp: bool = False
     max_failures: int = 8
     healthy_steps: int = 100

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.cut import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,40 +25,10 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Which part of the state a worker holds: that of this rank in a mesh of this layout.
-
-    A tp group holds one copy of the model; from ZeRO stage 1 on each of its parts is cut into
-    shards, for `shard_size` replicas. What is not cut at all is one part, as by the defaults.
-    """
-
-    layout: Layout = field(default_factory=Layout)
-    shard_size: int = 1
-    rank: int = 0
-
-    @property
-    def cut(self) -> tuple[int, int]:
-        """Into how many parts the state is cut by tp, and each of them into how many shards."""
-        return (self.layout.tp, self.shard_size)
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """Which of these it is, each counted from 0."""
-        if self.cut == (1, 1):  # asked for every rank, with thousands of them
-            return (0, 0)
-        return self.layout.state_part(self.rank, self.shard_size)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether no lower rank holds the same part: it is the one that puts snapshots of it."""
-        return self.layout.coordinate(self.rank).dp < self.shard_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VaultSlot:
-    """A sealed snapshot in the vault of a node: a rank's part of the state at `step`.
+    """A sealed snapshot in the vault of a node: what one rank held of the state at `step`.
 
-    `generation` is the one that trained it, `held` says which part of the state it is.
+    `generation` is the one that trained it.
     """
 
     vault: str

@@ -6,17 +6,17 @@ roll it forward.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
-    Held,
     Member,
     PeerState,
     Restore,
     VaultSlot,
 )
+from remesh.parallel.plan.cut import Cut, Held, Part
 
 MAX_NAMES = 3  # in a reason
 
@@ -30,10 +30,8 @@ class Decision:
     reason: str
 
 
-Holding = tuple[int, Held]  # the step whose state it is, and the part of it
-Cut = tuple[int, int]
-Part = tuple[int, int]
-Parts = dict[tuple[int, Cut], set[Part]]
+StepHeld = tuple[int, Held]  # the step whose state it is, and what of it
+PartsFound = dict[tuple[int, Cut], set[Part]]
 
 
 def decide_restore(
@@ -71,20 +69,20 @@ def decide_restore(
     return Decision(restore=restore, from_step=from_step, reason=reason)
 
 
-def newest_whole(held: Iterable[Holding]) -> tuple[int, Cut] | None:
+def newest_whole(held: Iterable[StepHeld]) -> tuple[int, Cut] | None:
     """The newest step whose state these hold together, and how it is cut; None if there is none."""
     return newest_key(parts_of(held), {})
 
 
-def parts_of(held: Iterable[Holding]) -> Parts:
+def parts_of(held: Iterable[StepHeld]) -> PartsFound:
     """Which parts of the state at each step are held, for each way in which it is cut."""
-    parts: Parts = {}
+    parts: PartsFound = {}
     for step, one in held:
-        parts.setdefault((step, one.cut), set()).add(one.part)
+        parts.setdefault((step, one.cut), set()).update(one.parts)
     return parts
 
 
-def newest_key(live: Parts, stored: Parts) -> tuple[int, Cut] | None:
+def newest_key(live: PartsFound, stored: PartsFound) -> tuple[int, Cut] | None:
     """The newest step whose state the living and the vaults hold together, and how it is cut.
 
     Of several cuts the one that takes least from vaults.
@@ -92,15 +90,10 @@ def newest_key(live: Parts, stored: Parts) -> tuple[int, Cut] | None:
     whole = []
     for step, cut in live.keys() | stored.keys():
         alive = live.get((step, cut), set())
-        if is_whole(cut, found := alive | stored.get((step, cut), set())):
-            whole.append((step, len(alive) - len(found), cut))
-    newest = max(whole, default=None)
-    return None if newest is None else (newest[0], newest[2])
-
-
-def is_whole(cut: Cut, found: Collection[Part]) -> bool:
-    """Whether these are all parts of a state that is cut so."""
-    return len(found) == cut[0] * cut[1]
+        if cut.is_whole(found := alive | stored.get((step, cut), set())):
+            whole.append((step, len(alive) - len(found), astuple(cut), cut))
+    newest = max(whole, key=lambda found: found[:3], default=None)
+    return None if newest is None else (newest[0], newest[3])
 
 
 def source_label(restore: Restore) -> str:
@@ -122,13 +115,13 @@ def slots_of(restore: Restore) -> tuple[VaultSlot, ...]:
 def slot_label(slot: VaultSlot) -> str:
     """A slot in words, by which it is remembered if it cannot be read."""
     return (
-        f"the slot of rank {slot.held.rank} of generation {slot.generation} at step {slot.step} "
+        f"the slot with {slot.held} of generation {slot.generation} at step {slot.step} "
         f"in the vault of {slot.vault}"
     )
 
 
 def _newest_peers(
-    members: Sequence[Member], live: Parts, slots: Sequence[VaultSlot], stored: Parts
+    members: Sequence[Member], live: PartsFound, slots: Sequence[VaultSlot], stored: PartsFound
 ) -> PeerState | None:
     newest = newest_key(live, stored)
     if newest is None:
@@ -149,17 +142,17 @@ def _one_each(
     """A slot for each of these parts, on one of the nodes `near` if there is one there."""
     chosen: dict[Part, VaultSlot] = {}
     for slot in slots:
-        part = slot.held.part
-        if part not in missing:
-            continue
-        before = chosen.setdefault(part, slot)
-        if slot.vault in near and before.vault not in near:
-            chosen[part] = slot
-    return tuple(chosen[part] for part in sorted(chosen))
+        for part in slot.held.parts:
+            if part not in missing:
+                continue
+            before = chosen.setdefault(part, slot)
+            if slot.vault in near and before.vault not in near:
+                chosen[part] = slot
+    return tuple(dict.fromkeys(chosen[part] for part in sorted(chosen)))
 
 
 def _source_in_words(members: Sequence[Member], peers: PeerState) -> str:
-    sharded = any(m.held.cut != (1, 1) for m in members if m.at_step == peers.step)
+    sharded = any(not m.held.cut.is_one for m in members if m.at_step == peers.step)
     live = "of the live ranks" if sharded else f"of rank {peers.source}"
     if not peers.slots:
         return live
@@ -175,25 +168,16 @@ def _slots_in_words(slots: Sequence[VaultSlot]) -> str:
         more = f" and {len(vaults) - MAX_NAMES} more" if len(vaults) > MAX_NAMES else ""
         there = f"vault{'s' if len(vaults) > 1 else ''} of {', '.join(vaults[:MAX_NAMES])}{more}"
         return f"{len(slots)} parts from the {there}"
-    return ", ".join(
-        f"{_part_name(slot.held.cut, slot.held.part)} from the vault of {slot.vault}"
-        for slot in slots
-    )
+    return ", ".join(f"{slot.held} from the vault of {slot.vault}" for slot in slots)
 
 
-def _part_name(cut: Cut, part: Part) -> str:
-    (tp, shard_size), (tensor, shard) = cut, part
-    names = [f"shard {shard} of {shard_size}"] if shard_size > 1 else []
-    names += [f"tensor part {tensor} of {tp}"] if tp > 1 else []
-    return " of ".join(names) or "all of it"
-
-
-def _what_is_lost(live: Parts, stored: Parts, from_step: int, holders: str) -> str:
+def _what_is_lost(live: PartsFound, stored: PartsFound, from_step: int, holders: str) -> str:
     """The first part that is missing of the newest state, if that is newer; else nothing."""
-    step, (tp, shard_size) = newest = max(live.keys() | stored.keys(), default=(0, (1, 1)))
+    known = live.keys() | stored.keys()
+    newest = max(known, key=lambda key: (key[0], astuple(key[1])), default=(0, Cut()))
+    step, cut = newest
     found = live.get(newest, set()) | stored.get(newest, set())
-    if step <= from_step or is_whole((tp, shard_size), found):
+    if step <= from_step or cut.is_whole(found):
         return ""
-    every = ((tensor, shard) for tensor in range(tp) for shard in range(shard_size))
-    missing = next(part for part in every if part not in found)
-    return f", as {holders} {_part_name((tp, shard_size), missing)} at step {step}"
+    missing = next(part for part in cut.parts() if part not in found)
+    return f", as {holders} {cut.say(missing)} at step {step}"

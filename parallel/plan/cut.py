@@ -1,0 +1,148 @@
+"""Into which parts the state falls, and which of them a rank holds: the one place that knows.
+
+The parameters are of two families. Dense ones are cut by stage and by tensor group, and ZeRO cuts
+each of these parts into shards over dp·cp. Those of experts are cut by expert rank too, and their
+shards lie over what is left of dp·cp. A rank holds one part of each family, and the state is whole
+when each family is. Without expert parallelism both are cut alike: there is one family.
+
+Everything that asks whether state is all there, who holds what a rank lacks, or what a file, a
+vault or a peer has, asks this value. What lost: a pair (tensor parts, shards) here and there, which
+took one stage of a pipeline for all of it.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from itertools import product
+
+from remesh.parallel.plan.layout import Layout
+
+Part = tuple[int, ...]  # of dense parameters (0, stage, tensor, shard); of experts (1, ...)
+
+_DENSE, _EXPERTS = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Into how many parts the state falls on each way. Equal cuts have equal parts.
+
+    `shards` ranks share a dense part, `expert_shards` one of experts. Shards are cut out of buckets
+    of up to `bucket_elements`.
+    """
+
+    pp: int = 1
+    tp: int = 1
+    ep: int = 1
+    shards: int = 1
+    expert_shards: int = 1
+    bucket_elements: int = 0
+
+    @staticmethod
+    def of(layout: Layout, shards: int, bucket_elements: int = 0) -> "Cut":
+        """That of a mesh in which `shards` ranks of dp·cp share one copy of the dense part."""
+        return Cut(
+            pp=layout.pp,
+            tp=layout.tp,
+            ep=layout.ep,
+            shards=shards,
+            expert_shards=max(1, shards // layout.ep),
+            bucket_elements=bucket_elements,
+        )
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of all families."""
+        dense = self.pp * self.tp * self.shards
+        experts = self.pp * self.tp * self.ep * self.expert_shards
+        return dense + (experts if self.ep > 1 else 0)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether each rank holds all of the state."""
+        return self.num_parts == 1
+
+    def parts(self) -> Iterator[Part]:
+        """All of them, in order."""
+        for dense in product(range(self.pp), range(self.tp), range(self.shards)):
+            yield (_DENSE, *dense)
+        if self.ep > 1:
+            counts = (self.pp, self.tp, self.ep, self.expert_shards)
+            for experts in product(*map(range, counts)):
+                yield (_EXPERTS, *experts)
+
+    def is_whole(self, found: Collection[Part]) -> bool:
+        """Whether these different parts are all that there are."""
+        return len(found) == self.num_parts
+
+    def held_by(self, layout: Layout, rank: int) -> "Held":
+        """What a rank of a mesh of this layout holds."""
+        place, position = layout.coordinate(rank), layout.data_position(rank)
+        return Held(
+            cut=self,
+            stage=place.pp,
+            tensor=place.tp,
+            shard=position % self.shards,
+            expert=position % self.ep,
+            expert_shard=position // self.ep % self.expert_shards,
+        )
+
+    def is_first(self, layout: Layout, rank: int) -> bool:
+        """Whether some part that it holds no lower rank holds: then it puts snapshots of it."""
+        distinct = max(self.shards, self.ep * self.expert_shards)
+        return layout.data_position(rank) < distinct
+
+    def say(self, part: Part) -> str:
+        """A part in words, such as "shard 2 of 4 of tensor part 0 of 2"; "all of it"."""
+        if part[0] == _DENSE:
+            _, stage, tensor, shard = part
+            ways = [("shard", shard, self.shards)]
+        else:
+            _, stage, tensor, expert, shard = part
+            ways = [("shard", shard, self.expert_shards), ("expert part", expert, self.ep)]
+        ways += [("tensor part", tensor, self.tp), ("stage", stage, self.pp)]
+        return " of ".join(f"{way} {n} of {count}" for way, n, count in ways if count > 1) or (
+            "all of it"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One rank's parts of a state that is `cut`: its place on each way, counted from 0.
+
+    What is not cut at all is one part, as by the defaults.
+    """
+
+    cut: Cut = field(default_factory=Cut)
+    stage: int = 0
+    tensor: int = 0
+    shard: int = 0
+    expert: int = 0
+    expert_shard: int = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """One of each family."""
+        dense = (_DENSE, self.stage, self.tensor, self.shard)
+        if self.cut.ep == 1:
+            return (dense,)
+        return (dense, (_EXPERTS, self.stage, self.tensor, self.expert, self.expert_shard))
+
+    def __str__(self) -> str:
+        return " and ".join(map(self.cut.say, self.parts))
+
+    def to_numbers(self) -> tuple[int, ...]:
+        """For messages between ranks; some number is above 0."""
+        cut, *places = astuple(self)
+        return (*cut, *places)
+
+    @staticmethod
+    def from_numbers(numbers: Sequence[int]) -> "Held":
+        """What `to_numbers` told."""
+        ways = len(fields(Cut))
+        names = [place.name for place in fields(Held) if place.name != "cut"]
+        cut = Cut(**dict(zip((f.name for f in fields(Cut)), numbers[:ways], strict=True)))
+        return Held(cut=cut, **dict(zip(names, numbers[ways:], strict=True)))
+
+
+def held_by(layout: Layout, shards: int, rank: int) -> Held:
+    """What a rank holds in a mesh in which `shards` ranks of dp·cp share one copy."""
+    return Cut.of(layout, shards).held_by(layout, rank)
