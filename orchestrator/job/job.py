@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from remesh.data.skips import parse_skips
+from remesh.orchestrator.job.checks import rule_problems
 from remesh.orchestrator.job.problems import first_problem
 from remesh.orchestrator.job.tables import (
     TABLE,
@@ -26,7 +27,6 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
-from remesh.orchestrator.plan.legality import batch_problem, degree_problems, zero_problem
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.leaves import choose_num_leaves
@@ -265,40 +265,15 @@ def _is_default(job: Job, key: str) -> bool:
 
 def _cross_problems(job: Job) -> Iterator[str]:
     """What is wrong between tables, the first thing first."""
-    yield from degree_problems(job.parallel, job.model, job.train)
-    yield from _size_problems(job)
-    key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
-    batch_key = key if key == "parallel.dp" or job.shape.tp == 1 else f"{key} / parallel.tp"
-    exact = key == "parallel.dp"
-    batch = batch_problem(job.train, max_dp=job.max_dp, key=batch_key, exact=exact)
-    if batch:
-        yield batch
-    yield from _bound_problems(job, key)
+    yield from rule_problems(job.model, job.train, job.parallel, job.zero, job.elastic)
+    yield from _bound_problems(job)
 
 
-def _size_problems(job: Job) -> Iterator[str]:
-    """Whether there can be a mesh, with so many workers at most."""
-    dp, tp, group, elastic = job.parallel.dp, job.parallel.tp, job.zero.group, job.elastic
-    if problem := zero_problem(job.parallel, job.zero):
-        yield problem
-    if dp == "auto" and not job.max_dp:
-        groups = f" in groups of zero.group = {group} replicas" if group else ""
-        yield (
-            f"parallel.tp = {tp}{groups} needs {job.shape.smallest} workers and "
-            f"elastic.max_workers = {elastic.max_workers}; lower the one or raise the other"
-        )
-    if dp != "auto" and "max_workers" in elastic.model_fields_set and dp * tp > elastic.max_workers:
-        product = f"parallel.dp = {dp}" if tp == 1 else f"parallel.dp = {dp} with tp = {tp}"
-        yield (
-            f"{product} needs {dp * tp} workers and elastic.max_workers = "
-            f"{elastic.max_workers}; lower the one or raise the other"
-        )
-
-
-def _bound_problems(job: Job, key: str) -> Iterator[str]:
+def _bound_problems(job: Job) -> Iterator[str]:
     """Whether the bounds of workers and nodes leave room for the largest mesh."""
     elastic, largest = job.elastic, job.shape.largest
     low, high = elastic.min_nodes, elastic.max_nodes
+    key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
