@@ -77,7 +77,7 @@ def broken_rules(asked: Asked, rules: Sequence[Rule] = RULES) -> list[Rule]:
     return [rule for rule in rules if _is_broken(asked, rule)]
 
 
-def shown(value: Value) -> str:
+def shown(value: object) -> str:
     """A value as a job file writes it, but for the quotes of a text."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
