@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
+from remesh.orchestrator.job.curve import Fingerprint
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.job.kills import Kill
 from remesh.parallel.plan.cut import Cut, Held
@@ -25,19 +26,21 @@ class RunSpec:
 
     `driver_lease_s` is how long the run goes on when its driver is gone, and `submission` names
     who may take it up meanwhile: nobody, if it is empty. `vault_token` opens the run's vaults.
+    `notices` are sentences that are announced as it begins.
     """
 
     run: str
     job: Job
     folder: str
     data_digest: str
-    fingerprint: Mapping[str, str | int | float | bool]
+    fingerprint: Fingerprint
     incarnation: int
     max_members: int
     kills: tuple[Kill, ...]
     driver_lease_s: float
     submission: str = ""
     vault_token: str = ""
+    notices: tuple[str, ...] = ()
 
     @property
     def controller(self) -> str:

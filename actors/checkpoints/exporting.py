@@ -1,14 +1,16 @@
 """Checkpoints proven to be whole, and written for others."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import ValidationError
 
 from remesh.actors.checkpoints.looking import CheckpointTarget
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.storage.watched_storage import WatchedStorage
+from remesh.orchestrator.job.tables import ModelTable
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
 from remesh.parallel.plan.errors import CheckpointError
@@ -61,16 +63,24 @@ def export(
 
 
 def _model(manifest: CheckpointManifest) -> ModelConfig:
+    """What stands at a default of the job file is left out of a fingerprint."""
     told = manifest.fingerprint
-    names = [field.name for field in fields(ModelConfig)]
-    values: dict[str, Any] = {n: told[f"model.{n}"] for n in names if f"model.{n}" in told}
+    values = {key.removeprefix("model."): told[key] for key in told if key.startswith("model.")}
     try:
-        return ModelConfig(seq_len=int(told["train.seq_len"]), **values)
-    except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{manifest.ref.name} does not tell its model ({error}); export it with the version "
-            "that wrote it"
-        ) from None
+        seq_len = int(told["train.seq_len"])
+        return ModelConfig(seq_len=seq_len, **ModelTable.model_validate(values).model_dump())
+    except KeyError as error:
+        raise _untold(manifest, str(error)) from None
+    except ValidationError as error:
+        keys = ", ".join(f"model.{item['loc'][0]}" for item in error.errors() if item["loc"])
+        raise _untold(manifest, keys) from None
+
+
+def _untold(manifest: CheckpointManifest, keys: str) -> UserError:
+    return UserError(
+        f"{manifest.ref.name} does not tell its model ({keys}); export it with the version that "
+        f"wrote it"
+    )
 
 
 def _note_read(note: Callable[[str], None], of: str, num_bytes: int) -> None:

@@ -57,13 +57,17 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     before = replayed(journals)
     if journals and journals[-1].incarnation >= spec.incarnation:
         return _take_over(spec, journals[-1], before, folder)
+    writer = JournalWriter(folder.path, spec.incarnation, options)
+    now_s = time.time()
+    for text in spec.notices:
+        writer.announcement(text, now_s)
     return Beginning(
         spec=spec,
         machine=Controller(options),
         tally=before.tally,
-        journal=JournalWriter(folder.path, spec.incarnation, options),
+        journal=writer,
         event=RunStarted(),
-        now_s=time.time(),
+        now_s=now_s,
     )
 
 

@@ -17,8 +17,9 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.job.curve import Fingerprint, bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
-from remesh.orchestrator.job.job import Fingerprint, Job
+from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.user_errors import UserError
 
@@ -50,6 +51,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         held.callback(disconnect, connect(job, options))
         folder.keep(fingerprint)
         spec = _spec(job, options, folder, fingerprint, shape)
+        folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, checkpoints, folder))
         return Run(controller, held.pop_all(), outlives=bool(options.submission))
@@ -77,6 +79,7 @@ def _spec(
     job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, shape: Shape
 ) -> RunSpec:
     run = secrets.token_hex(4)
+    change = bits_change(folder.bits(), job.bits)
     return RunSpec(
         run=run,
         job=job,
@@ -89,6 +92,7 @@ def _spec(
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
+        notices=(change,) if change else (),
     )
 
 

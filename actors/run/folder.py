@@ -1,6 +1,7 @@
 """A run's folder: which run it is, who may write to it, and where it can be taken up.
 
-`fingerprint.json` says what the run computes, `claims/N.json` that a controller has started it for
+`fingerprint.json` says what the run computes, `bits.json` with which bits since its last start,
+`claims/N.json` that a controller has started it for
 the N-th time, `run.json` (mode 0600) how to reach the controller that is alive, and `lock` is held
 by the command that drives it.
 
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -23,13 +25,14 @@ from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words.records import CheckpointState
-from remesh.orchestrator.job.job import Fingerprint, fingerprint_difference
+from remesh.orchestrator.job.curve import Fingerprint, difference
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, read_manifest
 from remesh.parallel.state.storage import Storage
 
 FINGERPRINT = "fingerprint.json"
+BITS = "bits.json"
 CONTACT = "run.json"
 LOCK = "lock"
 PROBE = ".probe"
@@ -38,7 +41,7 @@ _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
 _FORGOTTEN = re.compile(
     r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
-    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|fingerprint\.json|run\.json",
+    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run)\.json",
     re.ASCII,
 )
 
@@ -116,13 +119,27 @@ class RunFolder:
             storage.put_if_absent(FINGERPRINT, encoded)
         self.check(fingerprint)
 
+    def bits(self) -> Fingerprint | None:
+        """What shaped the bits of the run here since its last start, None where nothing tells."""
+        for storage in (self.guarded, self.storage):
+            with suppress(FileNotFoundError):
+                stored: Fingerprint = json.loads(storage.get(BITS))
+                return stored
+        return None
+
+    def keep_bits(self, bits: Fingerprint) -> None:
+        """These shape them from this start on."""
+        encoded = json.dumps(dict(bits), indent=1).encode()
+        for storage in (self.storage, self.guarded):
+            storage.put(BITS, encoded)
+
     def check(self, fingerprint: Fingerprint) -> None:
         """Raises: UserError if the folder holds another run, or the checkpoints of this one."""
         held = self.fingerprint()
-        difference = fingerprint_difference(held, fingerprint) if held is not None else None
-        if difference:
+        found = difference(held, fingerprint) if held is not None else None
+        if found:
             raise UserError(
-                f"{self._place} holds another run: {difference}; start over with --fresh, "
+                f"{self._place} holds another run: {found}; start over with --fresh, "
                 f"or give this run another place {self._cure}"
             )
         left = [] if self.guarded is self.storage else committed(self.storage)

@@ -5,14 +5,15 @@ working directory, not from the file, so that a job file can be shared.
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 
 from remesh.data.skips import parse_skips
+from remesh.orchestrator.job.checks import rule_problems
+from remesh.orchestrator.job.curve import Fingerprint, bits_of, curve_of
 from remesh.orchestrator.job.problems import first_problem
 from remesh.orchestrator.job.tables import (
     TABLE,
@@ -26,52 +27,12 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
-from remesh.orchestrator.plan.legality import batch_problem, degree_problems, zero_problem
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.leaves import choose_num_leaves
+from remesh.parallel.plan.verdict import shown
 
 MAX_FILE_BYTES = 1 << 20
-
-# What the loss curve depends on, besides the data and the leaves. Neither `train.steps` nor what
-# only says where and how fast the run goes on.
-CURVE_KEYS = (
-    "job.seed",
-    "model.num_layers",
-    "model.width",
-    "model.num_heads",
-    "model.num_kv_heads",
-    "model.ffn_width",
-    "model.vocab_size",
-    "model.rope_theta",
-    "model.norm_eps",
-    "train.global_batch",
-    "train.microbatch",
-    "train.seq_len",
-    "train.lr",
-    "train.lr_curve",
-    "train.warmup_steps",
-    "train.weight_decay",
-    "train.beta1",
-    "train.beta2",
-    "train.eps",
-    "train.clip",
-)
-COSINE_KEYS = ("train.min_lr", "train.lr_steps")
-# Keys that came later stand there only where they are not at their defaults, so that a run from
-# before them goes on.
-LATER_KEYS = (
-    "model.norm",
-    "model.positions",
-    "model.activation",
-    "model.bias",
-    "model.qk_norm",
-    "model.tied",
-    "train.dtype",
-    "train.z_loss",
-)
-
-Fingerprint = Mapping[str, str | int | float]
 
 
 class Job(BaseModel):
@@ -126,30 +87,24 @@ class Job(BaseModel):
         return self.zero.bucket_bytes // (2 if self.train.grad_dtype == "bf16" else 4)
 
     @property
+    def bits(self) -> Fingerprint:
+        """What may change the bits of a step, but not its mathematics, by key."""
+        return bits_of(self)
+
+    @property
     def bit_key(self) -> str:
-        """What may change the bits of a step, but not its mathematics.
+        """The same as one text."""
+        return " ".join(f"{key}={shown(value)}" for key, value in self.bits.items())
 
-        With `same_bits=false` in it, the number of replicas and how they share their state do too.
-        """
-        p, train = self.parallel, self.train
-        key = f"tp={p.tp} cp={p.cp} ep={p.ep} microbatch={train.microbatch} threads={train.threads}"
-        if p.sequence:
-            key += " sequence=true"
-        if train.grad_dtype != "fp32":
-            key += f" grad_dtype={train.grad_dtype}"
-        return key if self.elastic.same_bits else f"{key} same_bits=false"
-
-    def fingerprint(self, data_digest: str) -> dict[str, str | int | float]:
+    def fingerprint(self, data_digest: str) -> Fingerprint:
         """Everything that shapes the loss curve, by key: with the same, two runs are the same."""
-        cosine = self.train.lr_curve == "cosine"
-        keys = CURVE_KEYS + COSINE_KEYS if cosine else CURVE_KEYS
-        values: dict[str, str | int | float] = {key: _value(self, key) for key in keys}
-        values |= {key: _value(self, key) for key in LATER_KEYS if not _is_default(self, key)}
-        values["data.digest"] = data_digest
         ranges = parse_skips(self.data.skip).ranges
-        values["data.skip"] = ", ".join(f"{first}..{last}" for first, last in ranges)
-        values["leaves"] = self.num_leaves
-        return values
+        return {
+            **curve_of(self, cosine=self.train.lr_curve == "cosine"),
+            "data.digest": data_digest,
+            "data.skip": ", ".join(f"{first}..{last}" for first, last in ranges),
+            "leaves": self.num_leaves,
+        }
 
     def continuing(self, fingerprint: Fingerprint) -> "Job":
         """The job as the continuation of a run: a cosine curve ends where the run's always ended.
@@ -204,16 +159,6 @@ def parse_job(text: str, *, name: str, overrides: Sequence[str] = ()) -> Job:
         raise UserError(f"{'--set' if by_override else name}: {problem}") from None
 
 
-def fingerprint_difference(old: Fingerprint, new: Fingerprint) -> str | None:
-    """The fields in which two fingerprints differ, with both values; None if they are the same."""
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if not keys:
-        return None
-    return ", ".join(
-        f"{key} was {old.get(key, 'unset')} and is {new.get(key, 'unset')}" for key in keys
-    )
-
-
 def read_job_file(path: Path) -> str:
     """The text of a job file. Raises: UserError if it cannot be one."""
     try:
@@ -257,53 +202,17 @@ def _toml_value(text: str) -> Any:
     return parsed["value"] if set(parsed) == {"value"} else text
 
 
-def _value(job: Job, key: str) -> Any:
-    table, field = key.split(".")
-    return getattr(getattr(job, table), field)
-
-
-def _is_default(job: Job, key: str) -> bool:
-    table, field = key.split(".")
-    fields: Mapping[str, FieldInfo] = type(getattr(job, table)).model_fields
-    return bool(_value(job, key) == fields[field].default)
-
-
 def _cross_problems(job: Job) -> Iterator[str]:
     """What is wrong between tables, the first thing first."""
-    yield from degree_problems(job.parallel, job.model, job.train)
-    yield from _size_problems(job)
-    key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
-    batch_key = key if key == "parallel.dp" or job.shape.tp == 1 else f"{key} / parallel.tp"
-    exact = key == "parallel.dp"
-    batch = batch_problem(job.train, max_dp=job.max_dp, key=batch_key, exact=exact)
-    if batch:
-        yield batch
-    yield from _bound_problems(job, key)
+    yield from rule_problems(job.model, job.train, job.parallel, job.zero, job.elastic)
+    yield from _bound_problems(job)
 
 
-def _size_problems(job: Job) -> Iterator[str]:
-    """Whether there can be a mesh, with so many workers at most."""
-    dp, tp, group, elastic = job.parallel.dp, job.parallel.tp, job.zero.group, job.elastic
-    if problem := zero_problem(job.parallel, job.zero):
-        yield problem
-    if dp == "auto" and not job.max_dp:
-        groups = f" in groups of zero.group = {group} replicas" if group else ""
-        yield (
-            f"parallel.tp = {tp}{groups} needs {job.shape.smallest} workers and "
-            f"elastic.max_workers = {elastic.max_workers}; lower the one or raise the other"
-        )
-    if dp != "auto" and "max_workers" in elastic.model_fields_set and dp * tp > elastic.max_workers:
-        product = f"parallel.dp = {dp}" if tp == 1 else f"parallel.dp = {dp} with tp = {tp}"
-        yield (
-            f"{product} needs {dp * tp} workers and elastic.max_workers = "
-            f"{elastic.max_workers}; lower the one or raise the other"
-        )
-
-
-def _bound_problems(job: Job, key: str) -> Iterator[str]:
+def _bound_problems(job: Job) -> Iterator[str]:
     """Whether the bounds of workers and nodes leave room for the largest mesh."""
     elastic, largest = job.elastic, job.shape.largest
     low, high = elastic.min_nodes, elastic.max_nodes
+    key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from remesh.data.sources import STDLIB
-from remesh.orchestrator.job.job import Job, fingerprint_difference, parse_job
+from remesh.orchestrator.job.curve import difference
+from remesh.orchestrator.job.job import Job, parse_job
 from remesh.orchestrator.user_errors import UserError
 
 KEY = "remesh"
@@ -84,7 +85,7 @@ def id_stem(name: str) -> str:
 
 def submission_difference(old: Submission, new: Submission) -> str | None:
     """The keys in which the jobs of two submissions differ, with both values."""
-    return fingerprint_difference(_flat(old.job()), _flat(new.job()))
+    return difference(_flat(old.job()), _flat(new.job()))
 
 
 def _flat(job: Job) -> dict[str, Any]:

@@ -63,23 +63,6 @@ class ModelTable(BaseModel):
     qk_norm: bool = False
     tied: bool = False
 
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        if self.width % (2 * heads):
-            msg = (
-                f"model.num_heads = {heads} cuts model.width = {self.width} into heads whose width "
-                f"is no even whole number; use one of {_choices(_head_counts(self.width))}"
-            )
-            raise ValueError(msg)
-        if heads % kv_heads:
-            msg = (
-                f"model.num_kv_heads = {kv_heads} does not divide model.num_heads = {heads}; "
-                f"use one of {_choices(divisors(heads))}"
-            )
-            raise ValueError(msg)
-        return self
-
 
 class DataTable(BaseModel):
     """`source` is built into `dir` when that holds no dataset yet; `skip` names global batches."""
@@ -131,19 +114,6 @@ class TrainTable(BaseModel):
     z_loss: NotNegative = 0.0
     recompute: Literal["none", "attention", "full"] = "none"
     recompute_every: Dimension = 1
-
-    @model_validator(mode="after")
-    def _batch_multiplies_out(self) -> Self:
-        batch, micro = self.global_batch, self.microbatch
-        if batch % micro:
-            below = batch - batch % micro
-            near = " or ".join(str(value) for value in (below, below + micro) if value)
-            msg = (
-                f"train.global_batch = {batch} is not a multiple of train.microbatch = {micro}; "
-                f"use {near}, or another microbatch"
-            )
-            raise ValueError(msg)
-        return self
 
     @model_validator(mode="after")
     def _curve_is_a_curve(self) -> Self:
@@ -198,10 +168,7 @@ class ZeroTable(BaseModel):
     keep_gathered: bool = False
 
     @model_validator(mode="after")
-    def _stage_has_them(self) -> Self:
-        if self.group and not self.stage:
-            msg = f"zero.group = {self.group} shares nothing at zero.stage = 0; use stage 1, 2 or 3"
-            raise ValueError(msg)
+    def _stage_gathers(self) -> Self:
         if self.keep_gathered and self.stage != 3:  # noqa: PLR2004 - the stage's own name
             msg = (
                 f"zero.keep_gathered = true: zero.stage = {self.stage} gathers no weights; leave "
@@ -281,16 +248,3 @@ class MetricsTable(BaseModel):
             msg = f"metrics.host = {self.host!r} is no IPv4 address; use 127.0.0.1, or 0.0.0.0"
             raise ValueError(msg) from None
         return self
-
-
-def divisors(number: int) -> list[int]:
-    return [value for value in range(1, number + 1) if number % value == 0]
-
-
-def _head_counts(width: int) -> list[int]:
-    """Counts that leave every head an even width, which rotary positions need."""
-    return [value for value in divisors(width) if width // value % 2 == 0]
-
-
-def _choices(values: list[int]) -> str:
-    return ", ".join(map(str, values)) or "an even width"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.plan.legality import replicated_heads
 from remesh.orchestrator.plan.shape import spare_reason
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import deal, efficiency
+from remesh.parallel.plan.shares import replicated_heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def _reasons(job: Job, num_workers: int, layout: Layout, dealt: tuple[int, ...])
     yield f"dp={dp}: {leaves}, {each}, {efficiency(job.num_leaves, dp):.0%} efficient"
     if layout.tp > 1:
         yield f"tp={layout.tp}: as the job says; {layout.world_size} workers in groups on one node"
-    if (times := replicated_heads(job.parallel, job.model)) > 1:
+    if (times := replicated_heads(job.parallel.tp, job.model.num_kv_heads)) > 1:
         yield (
             f"each of the {job.model.num_kv_heads} kv heads is replicated on {times} ranks of a "
             f"tp group: parallel.tp = {layout.tp} is more than there are"

@@ -11,6 +11,8 @@ from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.rules import Asked
+from remesh.parallel.plan.verdict import problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,7 @@ class Mesh:
             with nothing left open.
         """
         layout = layout or Layout(dp=rendezvous.size)
-        if layout.world_size != rendezvous.size or layout.num_data % shard_size:
-            raise LayoutError(
-                f"{layout} with state in shards of {shard_size} replicas does not fit "
-                f"{rendezvous.size} ranks; use {layout.world_size} ranks and a divisor of "
-                f"{layout.num_data}"
-            )
+        _check(layout, shard_size, rendezvous.size)
         builder = _Builder(rendezvous, fence)
         try:
             return builder.mesh(layout, shard_size)
@@ -121,6 +118,14 @@ class _Builder:
         step = ranks[1] - ranks[0] if len(ranks) > 1 else 0
         name = f"{whole.name}/{ranks[0]}+{len(ranks)}x{step}"
         return replace(whole, rank=ranks.index(whole.rank), size=len(ranks), name=name)
+
+
+def _check(layout: Layout, shard_size: int, num_ranks: int) -> None:
+    if layout.world_size != num_ranks:
+        raise LayoutError(f"{layout} does not fit {num_ranks} ranks; use {layout.world_size} ranks")
+    degrees = Asked(dp=layout.dp, cp=layout.cp, ep=layout.ep, zero_group=shard_size)
+    for problem in problems(degrees):
+        raise LayoutError(problem)
 
 
 def _close(groups: Collection[Group]) -> None:

@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from remesh.parallel.plan.model_config import TensorShape
 from remesh.parallel.plan.pieces import CHUNK
-
-Shape = tuple[int, ...]
 
 BUCKET_BYTES = 25 * 2**20  # of gradients, unless a job says otherwise
 
@@ -21,7 +20,7 @@ class Place:
     """Where a parameter lies in its flat buffer, in elements."""
 
     start: int
-    shape: Shape
+    shape: TensorShape
 
     @property
     def stop(self) -> int:
@@ -51,7 +50,7 @@ class Bucket:
     plan: FlatPlan
 
 
-def plan_flat(shapes: Mapping[str, Shape]) -> FlatPlan:
+def plan_flat(shapes: Mapping[str, TensorShape]) -> FlatPlan:
     """Matrices first, norm weights and biases after them, each kind in the order given."""
     matrices = [name for name, shape in shapes.items() if len(shape) > 1]
     others = [name for name, shape in shapes.items() if len(shape) <= 1]
@@ -65,7 +64,7 @@ def plan_flat(shapes: Mapping[str, Shape]) -> FlatPlan:
 
 
 def plan_buckets(
-    blocks: Sequence[Mapping[str, Shape]], max_elements: int, *, first_alone: bool = False
+    blocks: Sequence[Mapping[str, TensorShape]], max_elements: int, *, first_alone: bool = False
 ) -> tuple[Bucket, ...]:
     """Consecutive blocks are put together as long as a bucket stays within `max_elements`.
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import TypeVar
 
+from remesh.parallel.plan.divisors import divisors
 from remesh.parallel.plan.errors import LayoutError
 
 T = TypeVar("T")
@@ -37,12 +38,12 @@ def choose_num_leaves(num_microbatches: int, max_dp: int) -> int:
         raise LayoutError(
             f"{num_microbatches} microbatches on up to {max_dp} replicas: both must be 1 or more"
         )
-    divisors = [n for n in range(1, num_microbatches + 1) if num_microbatches % n == 0]
-    for num_leaves in divisors:
+    choices = divisors(num_microbatches)
+    for num_leaves in choices:
         fits = num_leaves % max_dp == 0
         if fits and worst_efficiency(num_leaves, max_dp) >= WANTED_EFFICIENCY:
             return num_leaves
-    return max(divisors, key=lambda n: (worst_efficiency(n, max_dp), -n))
+    return max(choices, key=lambda n: (worst_efficiency(n, max_dp), -n))
 
 
 def efficiency(num_leaves: int, dp: int) -> float:

@@ -5,11 +5,14 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.rules import Asked
+from remesh.parallel.plan.verdict import problems
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
 Activation = Literal["swiglu", "gelu"]
-Shapes = dict[str, tuple[int, ...]]
+TensorShape = tuple[int, ...]
+Shapes = dict[str, TensorShape]
 
 _CHOICES = {
     "norm": get_args(Norm),
@@ -73,27 +76,20 @@ class ModelConfig:
             for name, choices in _CHOICES.items()
             if values[name] not in choices
         )
-        return unfit + unknown or self._head_problems() or self._kv_head_problems()
+        return unfit + unknown or tuple(problems(self.asked))
 
-    def _head_problems(self) -> tuple[str, ...]:
-        # RoPE turns pairs of channels, so that a head must be of even width.
-        pairs = self.positions == "rope"
-        workable = [n for n in _divisors(self.width) if not pairs or self.width // n % 2 == 0]
-        if self.num_heads in workable:
-            return ()
-        if not workable:
-            seen = f"width={self.width} is odd, and RoPE needs heads of even width"
-            return (f"{seen}; use an even one, or positions=learned",)
-        kind = "heads of even width" if pairs else "equal heads"
-        seen = f"num_heads={self.num_heads} does not cut width={self.width} into {kind}"
-        return (f"{seen}; use one of {_listed(workable)}",)
-
-    def _kv_head_problems(self) -> tuple[str, ...]:
-        workable = _divisors(self.num_heads)
-        if self.num_kv_heads in workable:
-            return ()
-        seen = f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
-        return (f"{seen}; use one of {_listed(workable)}",)
+    @property
+    def asked(self) -> Asked:
+        """The sizes that the rule book speaks of."""
+        return Asked(
+            num_layers=self.num_layers,
+            width=self.width,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            ffn_width=self.ffn_width,
+            positions=self.positions,
+            seq_len=self.seq_len,
+        )
 
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
@@ -167,11 +163,3 @@ def _linear_shapes(config: ModelConfig, name: str, num_out: int, num_in: int) ->
     if config.bias:
         shapes[f"{name}.bias"] = (num_out,)
     return shapes
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))

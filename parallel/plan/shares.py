@@ -10,13 +10,12 @@ has the gradient of its own tokens or its own query heads (`partial`), or all ha
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remesh.parallel.plan.errors import LayoutError
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
-
-Shape = tuple[int, ...]
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig, TensorShape, parameter_shapes
+from remesh.parallel.plan.verdict import problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +26,9 @@ class Share:
     `partial`: the holders' gradients are parts, to be summed over them; else they are equal.
     """
 
-    offsets: Shape
-    sizes: Shape
-    local_shape: Shape
+    offsets: TensorShape
+    sizes: TensorShape
+    local_shape: TensorShape
     holders: tuple[int, ...]
     partial: bool
 
@@ -39,36 +38,19 @@ def tensor_shares(
 ) -> dict[str, Share]:
     """The share of every parameter, in the model's order. `sequence`: norms work on 1/tp of T.
 
-    Raises: LayoutError if a size does not divide, with the degrees that would work.
+    Raises: LayoutError if there is no such rank or a size does not divide, with what would work.
     """
-    problems = share_problems(config, tp, sequence=sequence)
-    if problems:
-        raise LayoutError("; ".join(problems))
-    if not 0 <= tp_rank < tp:
-        raise LayoutError(f"rank {tp_rank} is not one of the {tp} ranks of a tensor group")
-    cut = _Cut(config=config, tp=tp, tp_rank=tp_rank, sequence=sequence)
-    return {name: cut.share(name, shape) for name, shape in parameter_shapes(config).items()}
+    Layout(tp=tp).coordinate(tp_rank)
+    found = tuple(problems(replace(config.asked, tp=tp, sequence=sequence)))
+    if found:
+        raise LayoutError("; ".join(found))
+    slicing = _Slicing(config=config, tp=tp, tp_rank=tp_rank, sequence=sequence)
+    return {name: slicing.share(name, shape) for name, shape in parameter_shapes(config).items()}
 
 
-def share_problems(config: ModelConfig, tp: int, *, sequence: bool) -> tuple[str, ...]:
-    """One sentence for each size that `tp` ranks cannot share, with its cure; empty if all fit."""
-    if tp < 1:
-        return (f"tp={tp} is no degree; use 1 or more",)
-    sizes = {"num_heads": config.num_heads, "ffn_width": config.ffn_width}
-    if sequence:
-        sizes["seq_len"] = config.seq_len
-    found = [
-        f"tp={tp} does not divide {name}={size}; use one of {_workable(size, _divides(size))}"
-        for name, size in sizes.items()
-        if size % tp
-    ]
-    fits = _shares_heads(config.num_kv_heads)
-    if config.num_heads % tp == 0 and not fits(tp):
-        found.append(
-            f"tp={tp} neither divides num_kv_heads={config.num_kv_heads} nor is a multiple of it; "
-            f"use one of {_workable(config.num_heads, fits)}"
-        )
-    return tuple(found)
+def replicated_heads(tp: int, num_kv_heads: int) -> int:
+    """How many ranks of a tp group hold each kv head: above 1 where there are more ranks."""
+    return max(1, tp // num_kv_heads)
 
 
 def is_cut_by_columns(name: str) -> bool:
@@ -89,13 +71,13 @@ def padded_rows(vocab_size: int, tp: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _Slicing:
     config: ModelConfig
     tp: int
     tp_rank: int
     sequence: bool
 
-    def share(self, name: str, shape: Shape) -> Share:
+    def share(self, name: str, shape: TensorShape) -> Share:
         module = name.split(".")[-2]
         match module:
             case "embedding" | "head":
@@ -111,7 +93,7 @@ class _Cut:
             case _:
                 return self._whole(shape, partial=self.sequence)
 
-    def _part(self, shape: Shape, *, dim: int, num_parts: int) -> Share:
+    def _part(self, shape: TensorShape, *, dim: int, num_parts: int) -> Share:
         """One of equal parts along a dimension, each held by as many neighbouring ranks."""
         num_holders = self.tp // num_parts
         part = self.tp_rank // num_holders
@@ -125,7 +107,7 @@ class _Cut:
             partial=num_holders > 1,
         )
 
-    def _vocabulary(self, shape: Shape) -> Share:
+    def _vocabulary(self, shape: TensorShape) -> Share:
         rows = vocabulary_rows(shape[0], self.tp, self.tp_rank)
         return Share(
             offsets=_replaced((0,) * len(shape), 0, rows.start),
@@ -135,7 +117,7 @@ class _Cut:
             partial=False,
         )
 
-    def _whole(self, shape: Shape, *, partial: bool) -> Share:
+    def _whole(self, shape: TensorShape, *, partial: bool) -> Share:
         return Share(
             offsets=(0,) * len(shape),
             sizes=shape,
@@ -145,18 +127,5 @@ class _Cut:
         )
 
 
-def _replaced(shape: Shape, dim: int, size: int) -> Shape:
+def _replaced(shape: TensorShape, dim: int, size: int) -> TensorShape:
     return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _divides(size: int) -> Callable[[int], bool]:
-    return lambda tp: size % tp == 0
-
-
-def _shares_heads(num_kv_heads: int) -> Callable[[int], bool]:
-    return lambda tp: num_kv_heads % tp == 0 or tp % num_kv_heads == 0
-
-
-def _workable(most: int, fits: Callable[[int], bool]) -> str:
-    """The degrees up to `most` that divide it and fit."""
-    return ", ".join(str(tp) for tp in range(1, most + 1) if most % tp == 0 and fits(tp))

@@ -3,6 +3,8 @@
 import pytest
 from place import SHORT
 
+from remesh.actors.run.status import read_events
+
 STEPS, EVERY = 40, 10
 KILL = ("--kill", "worker@15")
 TENSOR = ("parallel.tp=2", "parallel.sequence=true")
@@ -27,6 +29,10 @@ class Runs:
         samples = outcome.report["samples"]
         assert samples["lost"] == samples["repeated"] == 0
         return outcome.report
+
+    def said(self, folder):
+        path = self._place.root / f"runs/sharded-{folder}"
+        return [entry["text"] for entry in read_events(path)]
 
 
 def bits(report):
@@ -99,3 +105,8 @@ def test_a_checkpoint_serves_any_stage_any_dp_and_any_tp(runs, replicated):
     split = runs.report("turned", *TENSOR, "elastic.max_workers=8", steps=STEPS + EVERY)
     assert lives(split)[2:] == [("dp=2 tp=2", 0)]
     assert_close(split, replicated)
+    [said] = [text for text in runs.said("turned") if "bits" in text]
+    assert said == (
+        "the bits change from here on: parallel.tp was 1 and is 2, "
+        "parallel.sequence was false and is true"
+    )

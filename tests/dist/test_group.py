@@ -12,10 +12,11 @@ from process_pool import HOST, Seat
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups import group as group_module
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.store import StoreClient
+from remesh.parallel.plan.errors import Cancelled, GroupError, LayoutError
+from remesh.parallel.plan.layout import Layout
 
 
 def sum_of_ranks(seat):
@@ -302,3 +303,17 @@ def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     fence.up(5)
     group.end()
     group.close()
+
+
+@pytest.mark.parametrize(
+    ("layout", "shard_size", "message"),
+    [
+        (Layout(dp=2), 1, "dp=2 does not fit 4 ranks; use 2 ranks"),
+        (Layout(dp=4), 3, "zero_group=3 does not divide dp=4; use one of 1, 2, 4, or zero_group=0"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused_before_a_group_forms(layout, shard_size, message):
+    seat = Seat(rank=0, size=4, port=0, generation=1)
+    with pytest.raises(LayoutError) as caught:
+        seat.mesh(layout, shard_size)
+    assert str(caught.value) == message

@@ -116,6 +116,15 @@ def test_a_folder_keeps_one_run(folder):
     assert folder.fingerprint() == FINGERPRINT
 
 
+def test_a_folder_tells_the_bits_of_the_last_start(folder):
+    assert folder.bits() is None
+    folder.keep_bits({"train.threads": 1})
+    folder.keep_bits({"train.threads": 2})
+    assert folder.bits() == {"train.threads": 2}
+    folder.clear()
+    assert folder.bits() is None
+
+
 def test_checkpoints_alone_tell_which_run_they_are_of(folder):
     commit(folder, 20, 1)
     assert folder.fingerprint() == FINGERPRINT

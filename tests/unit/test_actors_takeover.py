@@ -56,6 +56,12 @@ def test_the_first_life_starts_the_run(folder):
     assert (begun.spec.incarnation, begun.gone) == (1, frozenset())
 
 
+def test_what_the_start_has_to_say_is_announced_once(folder):
+    spec = replace(spec_of(folder), notices=("the bits change",))
+    assert begin(spec, OPTIONS, folder).journal.announcements == ["the bits change"]
+    assert begin(spec, OPTIONS, folder).journal.announcements == ["the bits change"]
+
+
 def test_the_next_life_stands_where_the_one_before_died(folder):
     spec = spec_of(folder)
     first = begin(spec, OPTIONS, folder)

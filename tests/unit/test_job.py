@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 import remesh
-from remesh.orchestrator.job.job import LATER_KEYS, Job, fingerprint_difference, load_job, parse_job
+from remesh.orchestrator.job.curve import difference
+from remesh.orchestrator.job.job import Job, load_job, parse_job
 from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -69,64 +70,11 @@ def test_a_fixed_dp_caps_the_replicas():
     assert tiny("parallel.dp=2").num_leaves % 2 == 0
 
 
-def test_the_fingerprint_holds_what_shapes_the_curve_and_nothing_else():
-    prints = tiny().fingerprint("d1")
-    same = [
-        "train.steps=200",
-        "train.threads=2",
-        "checkpoint.dir=elsewhere",
-        "checkpoint.every=3",
-        "checkpoint.snapshot_every=0",
-        "checkpoint.vault_bytes=1000000",
-        "elastic.patience_s=1",
-        "elastic.spares=0",
-        "data.dir=elsewhere",
-        "job.name=other",
-        "zero.stage=3",
-        "train.recompute=full",
-        "train.grad_dtype=bf16",
-    ]
-    assert all(tiny(override).fingerprint("d1") == prints for override in same)
-    other = {
-        "job.seed": "1",
-        "model.width": "256",
-        "model.rope_theta": "1e6",
-        "train.global_batch": "48",
-        "train.seq_len": "64",
-        "train.lr": "1e-3",
-        "train.warmup_steps": "0",
-        "train.beta2": "0.99",
-        "data.skip": '["3"]',
-        "model.norm": "layer",
-        "model.tied": "true",
-        "train.dtype": "bf16",
-        "train.z_loss": "1e-4",
-    }
-    for key, value in other.items():
-        difference = fingerprint_difference(prints, tiny(f"{key}={value}").fingerprint("d1"))
-        assert difference is not None
-        assert key in difference
-
-
-def test_a_fingerprint_difference_names_both_values():
-    old, new = tiny().fingerprint("d1"), tiny("model.width=256").fingerprint("d2")
-    assert fingerprint_difference(old, old) is None
-    assert fingerprint_difference(old, new) == (
-        "model.width was 128 and is 256, data.digest was d1 and is d2"
-    )
-
-
-def test_skips_are_compared_by_what_they_skip():
-    first = tiny('data.skip=["30..35", "36"]').fingerprint("d")
-    assert tiny('data.skip=["30..36"]').fingerprint("d") == first
-    assert first["data.skip"] == "30..36"
-
-
 def test_a_continued_cosine_curve_ends_where_it_always_ended():
     cosine = ("train.lr_curve=cosine", "train.min_lr=1e-4")
     prints = tiny(*cosine).fingerprint("d")
     longer = tiny(*cosine, "train.steps=200")
-    assert fingerprint_difference(prints, longer.fingerprint("d")) is not None
+    assert difference(prints, longer.fingerprint("d")) is not None
     continued = longer.continuing(prints)
     assert (continued.train.steps, continued.train.lr_steps) == (200, 80)
     assert continued.fingerprint("d") == prints
@@ -146,9 +94,7 @@ def test_a_continuation_that_would_learn_nothing_is_refused():
 def test_an_explicit_horizon_is_kept_and_so_is_compared():
     prints = tiny("train.lr_curve=cosine", "train.lr_steps=100").fingerprint("d")
     other = tiny("train.lr_curve=cosine", "train.lr_steps=90").continuing(prints)
-    assert fingerprint_difference(prints, other.fingerprint("d")) == (
-        "train.lr_steps was 100 and is 90"
-    )
+    assert difference(prints, other.fingerprint("d")) == ("train.lr_steps was 100 and is 90")
 
 
 def test_the_package_offers_the_job_and_loads_it_late():
@@ -159,33 +105,6 @@ def test_the_package_offers_the_job_and_loads_it_late():
     code = "import sys, remesh; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_what_may_change_the_bits_stands_in_the_bit_key():
-    other = [
-        "train.threads=2",
-        "train.grad_dtype=bf16",
-        "parallel.tp=2",
-        "elastic.same_bits=false",
-    ]
-    keys = [tiny().bit_key, *(tiny(override).bit_key for override in other)]
-    keys.append(tiny("parallel.tp=2", "parallel.sequence=true").bit_key)
-    assert len(set(keys)) == len(keys)
-    assert keys[0] == "tp=1 cp=1 ep=1 microbatch=2 threads=1"
-    same = [
-        ("elastic.max_workers=2",),
-        ("zero.stage=3", "zero.group=2", "zero.bucket_bytes=1000", "zero.keep_gathered=true"),
-        ("train.recompute=attention", "train.recompute_every=2"),
-    ]
-    assert all(tiny(*overrides).bit_key == keys[0] for overrides in same)
-
-
-def test_a_run_from_before_the_later_keys_goes_on_with_their_defaults():
-    before = tiny().fingerprint("d1")
-    assert not [key for key in before if key in LATER_KEYS]
-    assert list(before)[:2] == ["job.seed", "model.num_layers"]
-    other = tiny("model.norm=layer").fingerprint("d1")
-    assert fingerprint_difference(before, other) == "model.norm was unset and is layer"
 
 
 def test_snapshots_are_taken_unless_the_user_says_otherwise():

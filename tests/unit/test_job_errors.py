@@ -43,7 +43,10 @@ def refusal(*overrides: str) -> str:
         ("zero.stage=4", "zero.stage = 4: expected at most 3"),
         (
             "zero.group=2",
-            "zero.group = 2 shares nothing at zero.stage = 0; use stage 1, 2 or 3",
+            (
+                "zero.group = 2 shares nothing at zero.stage = 0; use one of 1, 2, 3 as "
+                "zero.stage, or zero.group = 0"
+            ),
         ),
         (
             "zero.keep_gathered=true",

@@ -31,18 +31,18 @@ def test_sizes_that_follow():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"num_heads": 5}, "num_heads=5 .* width=128 .* use one of 1, 2, 4, 8, 16, 32, 64"),
-        ({"num_heads": 128}, "num_heads=128 .* even width; use one of 1, 2, 4, 8, 16, 32, 64"),
+        ({"num_heads": 5}, "num_heads=5 .* width=128 .* use one of 2, 4, 8, 16, 32, 64, or"),
+        ({"num_heads": 128}, "num_heads=128 .* odd width.*; use one of 2, 4, 8, 16, 32, 64, or"),
         ({"num_kv_heads": 3}, "num_kv_heads=3 does not divide num_heads=4; use one of 1, 2, 4"),
         ({"num_kv_heads": 8}, "num_kv_heads=8 does not divide num_heads=4; use one of 1, 2, 4"),
-        ({"width": 127}, "width=127 is odd, .*; use an even one, or positions=learned"),
+        ({"width": 127}, "num_heads=4 does not cut width=127 .*; use one of 120, 128 as"),
         ({"num_layers": 0}, "num_layers=0 is not positive"),
         ({"norm_eps": float("nan")}, "norm_eps=nan is not positive"),
         ({"norm": "batch"}, "norm=batch is unknown; use rms or layer"),
         ({"positions": "alibi"}, "positions=alibi is unknown; use rope or learned"),
         ({"activation": "relu"}, "activation=relu is unknown; use swiglu or gelu"),
         ({"tied": "no"}, "tied=no is unknown; use false or true"),
-        ({"num_heads": 5, "positions": "learned"}, "num_heads=5 .* equal heads; use one of 1, 2,"),
+        ({"num_heads": 5, "positions": "learned"}, "num_heads=5 .* equal heads; use one of 2, 4,"),
         ({"width": -1, "seq_len": 0}, "width=-1 is not positive.*; seq_len=0 is not positive"),
     ],
 )
@@ -52,7 +52,7 @@ def test_sizes_that_do_not_fit_are_named_with_those_that_do(values, message):
 
 
 def test_heads_of_odd_width_are_for_learned_positions():
-    with pytest.raises(LayoutError, match="even width"):
+    with pytest.raises(LayoutError, match="odd width"):
         ModelConfig(**{**TINY, "num_heads": 128})
     assert ModelConfig(**{**TINY, "num_heads": 128}, positions="learned").head_width == 1
 

@@ -1,0 +1,93 @@
+"""Whether the tables of a job agree: what the rule book is asked, by the keys of the job file."""
+
+from collections.abc import Iterator
+
+from remesh.orchestrator.job.tables import (
+    ElasticTable,
+    ModelTable,
+    ParallelTable,
+    TrainTable,
+    ZeroTable,
+)
+from remesh.parallel.plan.rules import RULES, WITHOUT_EFFECT, Asked, Cure, Rule
+from remesh.parallel.plan.verdict import Names, problems
+
+KEYS = {
+    "num_layers": "model.num_layers",
+    "width": "model.width",
+    "num_heads": "model.num_heads",
+    "num_kv_heads": "model.num_kv_heads",
+    "ffn_width": "model.ffn_width",
+    "positions": "model.positions",
+    "seq_len": "train.seq_len",
+    "global_batch": "train.global_batch",
+    "microbatch": "train.microbatch",
+    "dp": "parallel.dp",
+    "tp": "parallel.tp",
+    "pp": "parallel.pp",
+    "cp": "parallel.cp",
+    "ep": "parallel.ep",
+    "sequence": "parallel.sequence",
+    "zero_stage": "zero.stage",
+    "zero_group": "zero.group",
+    "max_workers": "elastic.max_workers",
+}
+
+
+def _not_yet(axis: str, technique: str) -> Rule:
+    return Rule(
+        of=(axis,),
+        broken=lambda degree: degree > 1,
+        seen=f"{{{axis}}}: {technique} is not available in this version",
+        cures=(Cure(name=axis, candidates=lambda _: (1,)),),
+    )
+
+
+NOT_YET = (
+    _not_yet("pp", "pipeline parallelism"),
+    _not_yet("cp", "context parallelism"),
+    _not_yet("ep", "expert parallelism"),
+)
+
+
+def rule_problems(
+    model: ModelTable,
+    train: TrainTable,
+    parallel: ParallelTable,
+    zero: ZeroTable,
+    elastic: ElasticTable,
+) -> Iterator[str]:
+    """What speaks against this model, batch and degrees: first what could never be, then the rest.
+
+    A `dp` that the user wrote down says how many workers there are: the bound on them counts only
+    if it is written down too.
+    """
+    fixed = None if parallel.dp == "auto" else parallel.dp
+    bounded = fixed is None or "max_workers" in elastic.model_fields_set
+    asked = Asked(
+        num_layers=model.num_layers,
+        width=model.width,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads if "num_kv_heads" in model.model_fields_set else None,
+        ffn_width=model.ffn_width,
+        positions=model.positions,
+        seq_len=train.seq_len,
+        global_batch=train.global_batch,
+        microbatch=train.microbatch,
+        dp=fixed,
+        tp=parallel.tp,
+        pp=parallel.pp,
+        cp=parallel.cp,
+        ep=parallel.ep,
+        sequence=parallel.sequence,
+        zero_stage=zero.stage,
+        zero_group=zero.group,
+        max_workers=elastic.max_workers if bounded else None,
+    )
+    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET, _names(parallel.tp))
+
+
+def _names(tp: int) -> Names:
+    workers = KEYS["max_workers"]
+    replicas = workers if tp == 1 else f"{workers} / {KEYS['tp']}"
+    return Names(keys={**KEYS, "most_replicas": replicas}, equals=" = ")

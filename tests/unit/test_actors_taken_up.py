@@ -1,0 +1,42 @@
+"""What a start of a run says of the one before it."""
+
+from pathlib import Path
+
+import pytest
+
+from remesh.actors.jobs.submit import _spec
+from remesh.actors.run.folder import RunFolder
+from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.job import load_job
+
+TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def notices(folder, *overrides):
+    """Those of a start with these overrides, whose bits are kept as a start keeps them."""
+    job = load_job(TINY, overrides)
+    fingerprint = job.fingerprint("d")
+    folder.keep(fingerprint)
+    spec = _spec(job, RunOptions(), folder, fingerprint, job.shape)
+    folder.keep_bits(job.bits)
+    return spec.notices
+
+
+def test_the_first_start_changes_no_bits_and_neither_does_the_same_again(folder):
+    assert notices(folder) == ()
+    assert notices(folder, "train.steps=200", "zero.stage=1") == ()
+
+
+def test_a_start_with_other_bits_says_which_and_the_next_one_no_more(folder):
+    notices(folder)
+    [said] = notices(folder, "train.grad_dtype=bf16", "train.threads=2")
+    assert said == (
+        "the bits change from here on: train.threads was 1 and is 2, "
+        "train.grad_dtype was fp32 and is bf16"
+    )
+    assert notices(folder, "train.grad_dtype=bf16", "train.threads=2") == ()
