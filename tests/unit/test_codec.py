@@ -33,7 +33,7 @@ def made(kind, values):
         return None
 
 
-def drawn(hint):
+def drawn(hint):  # noqa: PLR0911 - a line for each shape
     """Any value of an annotation, from the annotation alone."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
