@@ -138,13 +138,13 @@ def _other_keys(kind: Any, values: Mapping[str, Any]) -> CodecError:
 
 
 def _union(plans: Sequence[Plan]) -> Plan:
-    choice = _Choice.of(plans)
+    branches = _Branches.of(plans)
     looks = frozenset(look for plan in plans for look in plan.looks)
-    return Plan(kind=Union, looks=looks, text=choice.text, put=choice.put, take=choice.take)
+    return Plan(kind=Union, looks=looks, text=branches.text, put=branches.put, take=branches.take)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
+class _Branches:
     """Which of several plans a value goes by: by its class, and in JSON by its look or its name."""
 
     classes: Mapping[str, Plan]
