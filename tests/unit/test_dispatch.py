@@ -1,8 +1,8 @@
 """Every event has its row, every word is stale in the same way, and every match has an end."""
 
 import ast
+import re
 from dataclasses import fields
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -122,8 +122,10 @@ def ends(case):
 def test_every_match_has_an_end():
     found = set()
     for path in [*files().values(), ROOT / "api" / "__init__.py"]:
-        where = path.relative_to(ROOT)
-        found |= {f"{where} {name}" for name in endless(ast.parse(Path(path).read_text()))}
+        text = path.read_text()
+        if re.search(r"^ *match .+:$", text, re.MULTILINE):
+            where = path.relative_to(ROOT)
+            found |= {f"{where} {name}" for name in endless(ast.parse(text))}
     assert found == OPEN
 
 
