@@ -171,7 +171,7 @@ DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
         (Event, {**DONE, "records": [{**STEP, "loss": {"float": "1"}}]}, "expected float"),
         (Event, {**DONE, "records": [{**STEP, "loss": 10**400}]}, "expected float, found 1000"),
         (Event, {**DONE, "records": {}}, "StepsDone.records: expected list, found {}"),
-        (Event, {**DONE, "colour": "red"}, "StepsDone: StepsDone has no 'colour'"),
+        (Event, {**DONE, "records": [], "colour": "red"}, "StepsDone: StepsDone has no 'colour'"),
         (Event, DONE, "StepsDone: 'records' of StepsDone is missing"),
         (Event, {**DONE, "is": "Popen"}, "found 'Popen'"),
         (Event, {**DONE, "is": ["StepsDone"]}, "found ['StepsDone']"),
