@@ -6,9 +6,9 @@ from contextlib import closing
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_codec import drawn
+from test_codec import drawn, quietly
 
 from remesh.actors.vault.messages import (
     KeepCopies,
@@ -50,7 +50,7 @@ def say(connection, text):
 
 
 @pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
-@settings(max_examples=5, deadline=None)
+@quietly(5)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(kind, data):
     message = data.draw(drawn(kind))

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remesh.orchestrator.accounts.snapshot import Snapshot
@@ -24,6 +24,12 @@ from remesh.orchestrator.control.words.records import StepRecord
 from remesh.parallel.plan.layout import Layout
 
 COUNTS = st.integers(1, 2**70)
+
+
+def quietly(max_examples):
+    """So many examples, and no error for a machine that is slow to draw them."""
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=max_examples, deadline=None, suppress_health_check=slow)
 
 
 def made(kind, values):
@@ -81,7 +87,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("hint", "kind"), WORDS, ids=lambda word: getattr(word, "__name__", ""))
-@settings(max_examples=8, deadline=None)
+@quietly(8)
 @given(data=st.data())
 def test_every_word_comes_back_as_it_was(hint, kind, data):
     value = data.draw(drawn(kind))
@@ -136,7 +142,7 @@ def test_a_word_with_a_tuple_of_plain_values_comes_back():
     assert through_a_file(hint, told) == told
 
 
-@settings(max_examples=60, deadline=None)
+@quietly(40)
 @given(data=st.data())
 def test_a_value_that_may_be_of_several_kinds_comes_back_as_its_own(data):
     changes = {
@@ -201,7 +207,7 @@ def test_what_is_none_is_refused_in_one_short_line_with_its_place(hint, values, 
     assert len(text) < 300
 
 
-@settings(max_examples=100, deadline=None)
+@quietly(100)
 @given(data=st.data())
 def test_any_value_in_any_place_is_read_exactly_or_refused(data):
     anything = st.recursive(
@@ -224,6 +230,12 @@ def test_what_could_not_be_read_back_is_not_written():
             encode(RanksSlow, RanksSlow(generation=1, ranks=wrong))
     with pytest.raises(CodecError, match="found RanksSlow"):
         encode(Event, RanksSlow(generation=1, ranks=()))
+    with pytest.raises(CodecError, match="expected RanksSlow, found Slower"):
+        encode(list[RanksSlow], [Slower(generation=1, ranks=())])
+
+
+class Slower(RanksSlow):
+    """Another class, which would come back as its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
