@@ -245,6 +245,8 @@ class ControllerActor:
                 self._pool.tell_vaults(nodes, "tell", generation)
             case Drain(workers=workers, generation=generation, save=save):
                 self._pool.tell(workers, "drain", generation, save)
+            case _:
+                assert_never(command)
 
     def _start_worker(self, worker: str, node: str) -> None:
         room = self._watch.room(node)

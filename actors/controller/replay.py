@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.run.journal_files import Journal, JournalWriter
-from remesh.orchestrator.accounts.snapshot import Snapshot, SnapshotError, decode, encode
+from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.commands import Announce, Command, End
 
 EVERY = 10_000  # events, which take about a second to replay
@@ -81,7 +82,7 @@ def _newest_snapshot(found: Journal) -> tuple[int, Snapshot] | None:
     before = found.snapshot()
     if before is None:
         return None
-    with suppress(SnapshotError):
+    with suppress(CodecError):
         return before[0], decode(before[1])
     return None
 

@@ -38,7 +38,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         if run := _take_up(job, options, folder, held):
             return run
         shape = _shape(job, options)
-        folder.check_free()
+        folder.check_free(fresh=options.fresh)
         if options.fresh:
             folder.clear()
         before = folder.fingerprint()
@@ -62,8 +62,10 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
 
     Its controller may be starting again just now: it is asked for by name.
     """
+    if not options.submission:
+        return None
     contact = folder.contact()
-    if not options.submission or contact is None or contact.submission != options.submission:
+    if contact is None or contact.submission != options.submission:
         return None
     with ExitStack() as connected:
         connected.callback(disconnect, connect(job, options))

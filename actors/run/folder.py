@@ -10,12 +10,10 @@ beside them: they guard the checkpoints, also against a start from another folde
 """
 
 import fcntl
-import json
 import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -24,7 +22,9 @@ from remesh.actors.run.journal_files import read_journals
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.accounts.view import view_of
+from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.control.words.records import CheckpointState
+from remesh.orchestrator.control.words.run_format import RunFormatError, from_file, to_file
 from remesh.orchestrator.job.curve import Fingerprint, difference
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
@@ -92,8 +92,15 @@ class RunFolder:
         file.flush()
         return file
 
-    def check_free(self) -> None:
-        """Raises: UserError if a live controller trains here."""
+    def check_free(self, *, fresh: bool = False) -> None:
+        """Raises: UserError if a live controller trains here, or one of another version may.
+
+        A fresh start goes past the latter: its claim is the fence against that one too.
+        """
+        with suppress(*((RunFormatError,) if fresh else ())):
+            self._check_free()
+
+    def _check_free(self) -> None:
         contact = self.contact()
         if contact and ask(contact, "/status"):
             raise self._in_use(f"run {contact.run}, which is alive (pid {contact.pid})")
@@ -108,28 +115,29 @@ class RunFolder:
 
     def fingerprint(self) -> Fingerprint | None:
         """What the run here computes, None where there is none yet."""
-        found = map(_fingerprint, (self.guarded, self.storage))
+        places = ((self.guarded, self._place), (self.storage, str(self.path)))
+        found = (_fingerprint(storage, f"{place}/{FINGERPRINT}") for storage, place in places)
         return next((one for one in found if one is not None), None)
 
     def keep(self, fingerprint: Fingerprint) -> None:
         """Make this the run here. Raises: UserError if the folder holds another one."""
         self.check(fingerprint)
-        encoded = json.dumps(dict(fingerprint), indent=1).encode()
+        encoded = to_file({"fingerprint": dict(fingerprint)})
         for storage in (self.storage, self.guarded):
             storage.put_if_absent(FINGERPRINT, encoded)
         self.check(fingerprint)
 
     def bits(self) -> Fingerprint | None:
         """What shaped the bits of the run here since its last start, None where nothing tells."""
-        for storage in (self.guarded, self.storage):
+        for storage, place in ((self.guarded, self._place), (self.storage, str(self.path))):
             with suppress(FileNotFoundError):
-                stored: Fingerprint = json.loads(storage.get(BITS))
+                stored: Fingerprint = from_file(storage.get(BITS), f"{place}/{BITS}")["bits"]
                 return stored
         return None
 
     def keep_bits(self, bits: Fingerprint) -> None:
         """These shape them from this start on."""
-        encoded = json.dumps(dict(bits), indent=1).encode()
+        encoded = to_file({"bits": dict(bits)})
         for storage in (self.storage, self.guarded):
             storage.put(BITS, encoded)
 
@@ -161,7 +169,7 @@ class RunFolder:
     def claim_again(self, run: str) -> int | None:
         """A further number for this start of the run, None if another start has one by now."""
         newest = self.newest_claim()
-        if json.loads(self.guarded.get(claim_path(newest)))["run"] != run:
+        if not _is_claimed(self.guarded, newest, run):
             return None
         claimed = self.guarded.put_if_absent(claim_path(newest + 1), _claim_record(run))
         return newest + 1 if claimed else None
@@ -184,15 +192,20 @@ class RunFolder:
         return max(generations, default=0)
 
     def contact(self) -> Contact | None:
-        """How to reach the live controller, if one left word; it may be dead all the same."""
+        """How to reach the live controller, if one left word; it may be dead all the same.
+
+        Raises: RunFormatError if that is one of another version.
+        """
         try:
-            return Contact(**json.loads(self.storage.get(CONTACT)))
-        except (OSError, ValueError, TypeError):
+            values = from_file(self.storage.get(CONTACT), str(self.path / CONTACT))
+            contact: Contact = codec.decode(Contact, values)
+        except (OSError, ValueError):
             return None
+        return contact
 
     def publish(self, contact: Contact) -> None:
         """Leave word, for the user's eyes only: the token lets the reader stop the run."""
-        encoded = json.dumps(asdict(contact), indent=1).encode()
+        encoded = to_file(codec.encode(Contact, contact))
         self.storage.put(CONTACT, encoded, mode=OWNER_ONLY)
 
     def _in_use(self, by: str) -> UserError:
@@ -203,9 +216,10 @@ class RunFolder:
 
     def withdraw(self, run: str) -> None:
         """Take the word back, unless somebody else's stands there by now."""
-        contact = self.contact()
-        if contact and contact.run == run:
-            self.storage.delete(CONTACT)
+        with suppress(RunFormatError):
+            contact = self.contact()
+            if contact and contact.run == run:
+                self.storage.delete(CONTACT)
 
 
 def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: float) -> None:
@@ -227,14 +241,15 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
 
 def _is_claimed(storage: Storage, number: int, run: str) -> bool:
     try:
-        return bool(json.loads(storage.get(claim_path(number)))["run"] == run)
+        claim = from_file(storage.get(claim_path(number)), claim_path(number))
+        return bool(claim["run"] == run)
     except FileNotFoundError:
         return False
 
 
-def _fingerprint(storage: Storage) -> Fingerprint | None:
+def _fingerprint(storage: Storage, place: str) -> Fingerprint | None:
     try:
-        stored: Fingerprint = json.loads(storage.get(FINGERPRINT))
+        stored: Fingerprint = from_file(storage.get(FINGERPRINT), place)["fingerprint"]
     except FileNotFoundError:
         checkpoints = committed(storage)
         return read_manifest(storage, checkpoints[0]).fingerprint if checkpoints else None
@@ -251,4 +266,4 @@ def _try_to_write(storage: Storage) -> None:
 
 
 def _claim_record(run: str) -> bytes:
-    return json.dumps({"run": run, "claimed_s": time.time()}).encode()
+    return to_file({"run": run, "claimed_s": time.time()})

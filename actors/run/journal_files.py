@@ -1,29 +1,23 @@
 """The journals of a run on disk: one file of JSON lines for each life of its controller.
 
-The first line holds the options that the machine was started with, so that a journal can be
-replayed without the job file. Announcements stand between the events that led to them. A
-controller that takes over from a dead one continues its journal in a file of its own, which says
-how many lines came before: what the dead one may still write beyond them counts for nobody.
+A controller that takes over from a dead one continues its journal in a file of its own, whose first
+line says how many lines came before: what the dead one may still write beyond them counts for
+nobody.
 """
 
-import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.journal import Announced, Opened, Remembered
 from remesh.orchestrator.control.words.events import Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 
 FOLDER = "journal"
-OPENED = "RunOpened"
-CONTINUES = "continues"
-SNAPSHOT = "Snapshot"
-ANNOUNCED = "Announced"
 
 
 class JournalWriter:
@@ -46,8 +40,8 @@ class JournalWriter:
         self.announcements: list[str] = [entry["text"] for entry in earlier]
         self._file = path.open("a", buffering=1)
         self._lock = threading.Lock()
-        opened = {"at_s": 0.0, "event": OPENED, "options": asdict(options)}
-        self._write({**opened, CONTINUES: len(continued.lines)} if continued else opened)
+        continues = len(continued.lines) if continued else None
+        self._line(journal.encode_opened(Opened(options=options, continues=continues)))
 
     def event(self, event: Event, now_s: float) -> None:
         self._line(journal.encode(event, now_s))
@@ -58,14 +52,11 @@ class JournalWriter:
 
     def ending(self, text: str, now_s: float) -> None:
         """The last word, which a poll returns as the run's reason and not as an announcement."""
-        self._write({"at_s": now_s, "event": ANNOUNCED, "text": text})
+        self._line(journal.encode(Announced(text=text), now_s))
 
     def snapshot(self, values: Any, now_s: float) -> None:
         """Where a controller that takes over begins to replay, after all events so far."""
-        self._write({"at_s": now_s, "event": SNAPSHOT, "values": values})
-
-    def _write(self, entry: dict[str, Any]) -> None:
-        self._line(json.dumps(entry, separators=(",", ":")))
+        self._line(journal.encode(Remembered(values=values), now_s))
 
     def _line(self, line: str) -> None:
         with self._lock:
@@ -84,18 +75,22 @@ class Journal:
         return journal.replay(self.lines, self.options)
 
     def announcements(self) -> Iterator[dict[str, Any]]:
-        for entry in self._entries(ANNOUNCED):
-            yield {"at_s": entry["at_s"], "text": entry["text"]}
+        for entry in journal.entries(self._lines_of(Announced)):
+            if isinstance(entry.told, Announced):
+                yield {"at_s": entry.at_s, "text": entry.told.text}
 
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""
-        return {entry["node"] for entry in self._entries(NodeJoined.__name__)}
+        joined = journal.read(self._lines_of(NodeJoined))
+        return {event.node for event, _ in joined if isinstance(event, NodeJoined)}
 
     def snapshot(self) -> tuple[int, Any] | None:
         """The index of the newest line that holds one, with its values."""
         for index in range(len(self.lines) - 1, -1, -1):
-            if f'"event":"{SNAPSHOT}"' in self.lines[index]:
-                return index, json.loads(self.lines[index])["values"]
+            if journal.says(self.lines[index], Remembered):
+                told = journal.decode(self.lines[index]).told
+                if isinstance(told, Remembered):
+                    return index, told.values
         return None
 
     def after(self, line: int) -> "Journal":
@@ -103,40 +98,29 @@ class Journal:
 
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""
-        return float(json.loads(self.lines[-1])["at_s"]) if self.lines else 0.0
+        return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
 
-    def _entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        for line in self.lines:
-            if f'"event":"{kind}"' in line:
-                yield json.loads(line)
+    def _lines_of(self, kind: type[Any]) -> Iterator[str]:
+        return (line for line in self.lines if journal.says(line, kind))
 
 
 def read_journals(run_folder: Path) -> list[Journal]:
-    """All starts of the run, oldest first; one killed before its first line is left out."""
+    """All starts of the run, oldest first; one killed before its first line is left out.
+
+    Raises: RunFormatError if another version wrote one of them.
+    """
     journals: list[Journal] = []
     for path in sorted((run_folder / FOLDER).glob("*.jsonl")):
         *lines, _ = path.read_text().split("\n")  # one without its end was cut short by a crash
         if not lines:
             continue
-        opened, own = json.loads(lines[0]), tuple(lines[1:])
-        if CONTINUES in opened:
+        opened, own = journal.decode_opened(lines[0], str(path)), tuple(lines[1:])
+        if opened.continues is not None:
             before = journals.pop()
-            journals.append(replace(before, lines=before.lines[: opened[CONTINUES]] + own))
+            journals.append(replace(before, lines=before.lines[: opened.continues] + own))
         else:
-            options = _options(opened["options"])
-            journals.append(Journal(incarnation=int(path.stem), options=options, lines=own))
+            journals.append(Journal(incarnation=int(path.stem), options=opened.options, lines=own))
     return journals
-
-
-def _options(values: dict[str, Any]) -> Options:
-    resume = values["resume"]
-    return Options(
-        **{
-            **values,
-            "resume": CheckpointState(**resume) if resume else FreshState(),
-            "fallbacks": tuple(CheckpointState(**state) for state in values["fallbacks"]),
-        }
-    )
 
 
 def _path(run_folder: Path, incarnation: int) -> Path:

@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from remesh.actors.vault.messages import KeepCopies, NowStable, PutCopy
 from remesh.actors.vault.shelf import Claim, Sealed
-from remesh.actors.vault.wire import Line, told_held
+from remesh.actors.vault.wire import Line
 from remesh.orchestrator.control.memory.timers import Timers
 
 SLOWEST_BYTES_S = 10e6  # a vault that takes in less than that is of no use
@@ -82,27 +83,26 @@ class Replica:
     def _opened(self) -> Line:
         timers, claim = self._buddy.timers, self._claim
         line = Line.open(self._buddy.address, self._buddy.token, timers.form_s)
-        message = {
-            "op": "keep",
-            "generation": claim.generation,
-            "held": told_held(claim.held),
-            "size_bytes": claim.size_bytes,
-            "from_step": claim.from_step,
-            "slots": self._num_slots,
-        }
-        line.ask(message, self._limit_s)
+        asked = KeepCopies(
+            generation=claim.generation,
+            held=claim.held,
+            size_bytes=claim.size_bytes,
+            from_step=claim.from_step,
+            slots=self._num_slots,
+        )
+        line.ask(asked, self._limit_s)
         return line
 
     def _handle(self, line: Line, work: tuple[int, Sealed] | None) -> None:
         if work is None:
             if not self._ended:
-                line.send({"op": "stable"})
+                line.send(NowStable())
             return
         number, snapshot = work
         if not snapshot.is_there:
             return
-        message = {"op": "put", "slot": number, "step": snapshot.step, "digest": snapshot.digest}
-        line.send(message, snapshot.memory.shard)
+        put = PutCopy(slot=number, step=snapshot.step, digest=snapshot.digest)
+        line.send(put, snapshot.memory.shard)
         line.answer(self._limit_s)
         self._safe(number, snapshot)
 

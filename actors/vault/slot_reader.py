@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from remesh.actors.vault.wire import Line, Message, VaultError, counts, told_held
+from remesh.actors.vault.messages import HeaderFollows, RangeFollows, ReadHeader, ReadRange
+from remesh.actors.vault.wire import Line, VaultError
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.parallel.plan.errors import CheckpointError
@@ -16,39 +17,34 @@ class VaultReader:
     def __init__(self, line: Line, slot: VaultSlot, limit_s: float) -> None:
         self._line = line
         self._limit_s = limit_s
-        self._key = {
-            "generation": slot.generation,
-            "step": slot.step,
-            "held": told_held(slot.held),
-        }
         self._slot = slot
 
     def header(self) -> ShardHeader:
         """Proven by the hash that the vault keeps. Raises: OSError, CheckpointError."""
-        told = self._ask({"op": "open"})
-        try:
-            size_bytes, header_bytes = counts(told, "size_bytes", "header_bytes")
-        except (KeyError, ValueError) as error:
-            raise VaultError(f"the vault does not tell what it has: {error}") from None
-        if header_bytes > MAX_HEADER_BYTES:
-            raise VaultError(f"a header of {header_bytes} bytes is none")
-        start = self._line.receive_bytes(header_bytes)
-        if shard_digest(start) != told["digest"]:
+        slot = self._slot
+        asked = ReadHeader(generation=slot.generation, step=slot.step, held=slot.held)
+        told = self._line.ask(asked, self._limit_s)
+        if not isinstance(told, HeaderFollows):
+            raise VaultError(f"the vault does not tell what it has, but {told}")
+        if told.header_bytes > MAX_HEADER_BYTES:
+            raise VaultError(f"a header of {told.header_bytes} bytes is none")
+        start = self._line.receive_bytes(told.header_bytes)
+        if shard_digest(start) != told.digest:
             raise CheckpointError("the hash of its header is another than when it was sealed")
-        header = header_of(start, size_bytes=size_bytes)
-        if (header.ref.generation, header.ref.step) != (self._slot.generation, self._slot.step):
+        header = header_of(start, size_bytes=told.size_bytes)
+        if (header.ref.generation, header.ref.step) != (slot.generation, slot.step):
             raise CheckpointError(f"it is of {header.ref.name}")
         return header
 
     def get_range(self, start: int, length: int) -> bytearray:
         """Raises: OSError."""
-        told = self._ask({"op": "get", "start": start, "length": length})
-        if told.get("length") != length:
+        slot = self._slot
+        asked = ReadRange(
+            generation=slot.generation, step=slot.step, held=slot.held, start=start, length=length
+        )
+        if self._line.ask(asked, self._limit_s) != RangeFollows(length=length):
             raise VaultError(f"the vault has not {length} bytes from {start} on")
         return self._line.receive_bytes(length)
-
-    def _ask(self, message: Message) -> Message:
-        return self._line.ask({**message, **self._key}, self._limit_s)
 
 
 @contextmanager

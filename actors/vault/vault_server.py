@@ -9,24 +9,34 @@ import socket
 import threading
 from contextlib import suppress
 
+from remesh.actors.vault.messages import (
+    Granted,
+    HeaderFollows,
+    KeepCopies,
+    LeaseSlots,
+    LeftAlone,
+    Message,
+    NowStable,
+    PutCopy,
+    RangeFollows,
+    ReadHeader,
+    ReadRange,
+    Refused,
+    SealSlot,
+    SlotSafe,
+    SlotSealed,
+    SlotsLeased,
+    SlotSpoilt,
+)
 from remesh.actors.vault.replica import Buddy, Replica
 from remesh.actors.vault.shelf import Claim, Lease, Sealed, Shelf
 from remesh.actors.vault.slot_memory import SlotState
-from remesh.actors.vault.wire import (
-    TOKEN_BYTES,
-    Line,
-    Message,
-    VaultError,
-    count,
-    counts,
-    heard_held,
-)
+from remesh.actors.vault.wire import HELLO, TOKEN_BYTES, WIRE_FORMAT, Line, VaultError
 from remesh.orchestrator.control.memory.timers import Timers
-from remesh.parallel.plan.errors import CheckpointError, LayoutError
+from remesh.parallel.plan.errors import CheckpointError
 
 MAX_CONNECTIONS = 1024
 LEAST_SLOTS = 2  # one that is stable, one to write to
-NONSENSE = (KeyError, TypeError, ValueError, IndexError, AttributeError, LayoutError)
 
 
 class VaultServer:
@@ -89,42 +99,43 @@ class VaultServer:
     def _answer_all(self, line: Line) -> None:
         if not hmac.compare_digest(bytes(line.receive_bytes(TOKEN_BYTES)), self._token.encode()):
             return
+        (spoken,) = HELLO.unpack(line.receive_bytes(HELLO.size))
+        if spoken != WIRE_FORMAT:
+            line.refuse(
+                f"vaults here talk in format {WIRE_FORMAT}, and this one was addressed in format "
+                f"{spoken}; install one version of remesh on all nodes"
+            )
+            return
         while True:
-            message = line.receive()
-            try:
-                self._answer(line, message)
-            except NONSENSE as error:
-                raise VaultError(f"{message} makes no sense: {error!r}") from None
+            self._answer(line, line.receive())
 
     def _answer(self, line: Line, message: Message) -> None:
-        match message["op"]:
-            case "lease":
+        match message:
+            case LeaseSlots():
                 self._lease(line, message)
-            case "keep":
+            case KeepCopies():
                 self._keep(line, message)
-            case "open":
-                self._open(line, message)
-            case "get":
-                self._get(line, message)
-            case other:
-                raise VaultError(f"{other!r} is nothing that a vault does")
+            case ReadHeader():
+                self._read_header(line, message)
+            case ReadRange():
+                self._read_range(line, message)
+            case _:
+                raise _out_of_place(message)
 
-    def _lease(self, line: Line, message: Message) -> None:
+    def _lease(self, line: Line, asked: LeaseSlots) -> None:
         """Serve a worker of this node for as long as it stays."""
-        buddy = Buddy(address=message["buddy"], token=self._token, timers=self._timers)
-        lease = self._claimed(line, _claim(message, least_slots=LEAST_SLOTS))
+        buddy = Buddy(address=asked.buddy, token=self._token, timers=self._timers)
+        lease = self._claimed(line, _claim(asked, guest=False, least_slots=LEAST_SLOTS))
         if lease is not None:
-            paths = [str(slot.path) for slot in lease.slots]
-            line.send({"op": "leased", "paths": paths})
+            line.send(SlotsLeased(paths=tuple(str(slot.path) for slot in lease.slots)))
             _Tenancy(self._shelf, lease, line, buddy).serve()
 
-    def _keep(self, line: Line, message: Message) -> None:
+    def _keep(self, line: Line, asked: KeepCopies) -> None:
         """Take in another vault's snapshots for as long as it stays."""
-        claim = _claim(message, guest=True, least_slots=count(message["slots"], least=1))
-        lease = self._claimed(line, claim)
+        lease = self._claimed(line, _claim(asked, guest=True, least_slots=max(1, asked.slots)))
         if lease is None:
             return
-        line.send({})
+        line.send(Granted())
         try:
             while True:
                 self._take_in(line, lease, line.receive())
@@ -135,48 +146,52 @@ class VaultServer:
         try:
             return self._shelf.lease(claim)
         except OSError as error:
-            line.send({"error": error.strerror or str(error)})
+            line.send(Refused(error=error.strerror or str(error)))
             return None
 
     def _take_in(self, line: Line, lease: Lease, message: Message) -> None:
-        if message["op"] == "stable":
-            self._shelf.stable(lease.claim.generation)
-            return
-        number, step = counts(message, "slot", "step")
-        slot = lease.slots[number]
-        if message["op"] != "put" or not self._shelf.may_write(lease):
+        match message:
+            case NowStable():
+                self._shelf.stable(lease.claim.generation)
+            case PutCopy() if message.slot < len(lease.slots):
+                self._put(line, lease, message)
+            case _:
+                raise _out_of_place(message)
+
+    def _put(self, line: Line, lease: Lease, put: PutCopy) -> None:
+        slot = lease.slots[put.slot]
+        if not self._shelf.may_write(lease):
             raise VaultError(f"generation {lease.claim.generation} is over")
-        slot.state, slot.step = SlotState.WRITING, step
+        slot.state, slot.step = SlotState.WRITING, put.step
         line.receive_into(slot.shard)
         try:
-            self._shelf.admit(lease, number, message["digest"])
+            self._shelf.admit(lease, put.slot, put.digest)
         except CheckpointError as error:
-            line.send({"error": f"the snapshot did not arrive as it was: {error}"})
+            line.send(Refused(error=f"the snapshot did not arrive as it was: {error}"))
         else:
-            line.send({})
+            line.send(Granted())
 
-    def _open(self, line: Line, message: Message) -> None:
-        found = self._found(line, message)
+    def _read_header(self, line: Line, asked: ReadHeader) -> None:
+        found = self._found(line, asked)
         if found is not None:
-            told = {
-                "digest": found.digest,
-                "size_bytes": found.memory.size_bytes,
-                "header_bytes": found.start_bytes,
-            }
+            told = HeaderFollows(
+                digest=found.digest,
+                size_bytes=found.memory.size_bytes,
+                header_bytes=found.start_bytes,
+            )
             line.send(told, found.memory.shard[: found.start_bytes])
 
-    def _get(self, line: Line, message: Message) -> None:
-        start, length = counts(message, "start", "length")
-        found = self._found(line, message)
+    def _read_range(self, line: Line, asked: ReadRange) -> None:
+        found = self._found(line, asked)
         if found is not None:
-            data = found.memory.shard[start : start + length]
-            line.send({"length": len(data)}, data)
+            data = found.memory.shard[asked.start : asked.start + asked.length]
+            line.send(RangeFollows(length=len(data)), data)
 
-    def _found(self, line: Line, message: Message) -> Sealed | None:
-        generation, step = counts(message, "generation", "step")
-        found = self._shelf.find(generation, step, heard_held(message["held"]))
+    def _found(self, line: Line, asked: ReadHeader | ReadRange) -> Sealed | None:
+        found = self._shelf.find(asked.generation, asked.step, asked.held)
         if found is None:
-            line.send({"error": f"no snapshot of generation {generation} at step {step}"})
+            text = f"no snapshot of generation {asked.generation} at step {asked.step}"
+            line.send(Refused(error=text))
         return found
 
 
@@ -205,18 +220,23 @@ class _Tenancy:
                 self._replica.finish(self._buddy.timers.end_s)
 
     def _answer(self, message: Message) -> None:
-        if message["op"] == "stable":
-            self._shelf.stable(self._lease.claim.generation)
-            if self._replica:
-                self._replica.stable()
-            return
-        number = count(message["slot"])
+        match message:
+            case NowStable():
+                self._shelf.stable(self._lease.claim.generation)
+                if self._replica:
+                    self._replica.stable()
+            case SealSlot(slot=number) if number < len(self._lease.slots):
+                self._seal(number)
+            case _:
+                raise _out_of_place(message)
+
+    def _seal(self, number: int) -> None:
         try:
             snapshot = self._shelf.seal(self._lease, number)
         except CheckpointError as error:
-            self._tell({"op": "spoilt", "slot": number, "error": str(error)})
+            self._tell(SlotSpoilt(slot=number, error=str(error)))
             return
-        self._tell({"op": "sealed", "slot": number, "step": snapshot.step})
+        self._tell(SlotSealed(slot=number, step=snapshot.step))
         self._send_on(number, snapshot)
 
     def _send_on(self, number: int, snapshot: Sealed) -> None:
@@ -228,8 +248,8 @@ class _Tenancy:
             self._buddy,
             self._lease.claim,
             num_slots=len(self._lease.slots),
-            safe=lambda number, one: self._tell({"op": "safe", "slot": number, "step": one.step}),
-            lost=lambda why: self._tell({"op": "alone", "error": why}),
+            safe=lambda number, one: self._tell(SlotSafe(slot=number, step=one.step)),
+            lost=lambda why: self._tell(LeftAlone(error=why)),
         )
         replica.start()
         return replica
@@ -240,13 +260,16 @@ class _Tenancy:
             self._line.send(message)
 
 
-def _claim(message: Message, *, guest: bool = False, least_slots: int = 1) -> Claim:
-    generation, size_bytes, from_step = counts(message, "generation", "size_bytes", "from_step")
+def _out_of_place(message: Message) -> VaultError:
+    return VaultError(f"a vault does nothing about {message} here")
+
+
+def _claim(asked: LeaseSlots | KeepCopies, *, guest: bool, least_slots: int) -> Claim:
     return Claim(
-        generation=generation,
-        held=heard_held(message["held"]),
-        size_bytes=size_bytes,
-        from_step=from_step,
+        generation=asked.generation,
+        held=asked.held,
+        size_bytes=asked.size_bytes,
+        from_step=asked.from_step,
         guest=guest,
         least_slots=least_slots,
     )

@@ -1,25 +1,27 @@
 """How vaults and workers talk: short messages in JSON, some of them followed by plain bytes.
 
-A connection begins with the run's token. Nothing that is received is ever executed or unpickled,
-and every receipt is bounded in size and in time.
+A connection begins with the run's token and the version of the wire's format. Nothing that is
+received is ever executed or unpickled, and every receipt is bounded in size and in time.
 """
 
 import json
 import socket
 import struct
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from remesh.parallel.plan.cut import Held
+from remesh.actors.vault.messages import Message, Refused
+from remesh.orchestrator.control.words import codec
 from remesh.parallel.state.bounded_json import parse
 
+WIRE_FORMAT = 1
 TOKEN_BYTES = 32
+HELLO = struct.Struct("!I")  # behind the token: the version of the format
+MAX_COUNT = 2**53
 MAX_MESSAGE_BYTES = 1 << 16
 _MAX_VALUES = 1 << 12
 _LENGTH = struct.Struct("!I")
 _PIECE_BYTES = 4 << 20  # sent and received under one deadline
-Message = dict[str, Any]
 
 
 class VaultError(OSError):
@@ -53,7 +55,7 @@ class Line:
         """Raises: OSError if nobody is there."""
         host, _, port = address.rpartition(":")
         line = cls(socket.create_connection((host, int(port)), timeout=limit_s), limit_s)
-        line.send_bytes(token.encode())
+        line.send_bytes(token.encode() + HELLO.pack(WIRE_FORMAT))
         return line
 
     def close(self) -> None:
@@ -63,7 +65,7 @@ class Line:
         self._connection.close()
 
     def send(self, message: Message, data: memoryview | bytes = b"") -> None:
-        encoded = json.dumps(message).encode()
+        encoded = json.dumps(codec.encode(Message, message), allow_nan=False).encode()
         self._connection.sendall(_LENGTH.pack(len(encoded)) + encoded)
         self.send_bytes(data)
 
@@ -119,9 +121,15 @@ class Line:
             answer = self.receive(limit_s)
         except EOFError:
             raise VaultError("the vault ended the connection") from None
-        if "error" in answer:
-            raise VaultError(str(answer["error"]))
+        if isinstance(answer, Refused):
+            raise VaultError(answer.error)
         return answer
+
+    def refuse(self, error: str) -> None:
+        """Say so, hear what was said meanwhile, and no more: the other side may still listen."""
+        self.send(Refused(error=error))
+        with suppress(VaultError):
+            self.receive(self._limit_s)
 
     def _rest(self, first: bytes) -> Message:
         (length,) = _LENGTH.unpack(first + self.receive_bytes(_LENGTH.size - 1))
@@ -129,30 +137,18 @@ class Line:
             raise VaultError(f"a message of {length} bytes is no message")
         encoded = bytes(self.receive_bytes(length))
         try:
-            message = parse(encoded, max_bytes=MAX_MESSAGE_BYTES, max_values=_MAX_VALUES)
+            values = parse(encoded, max_bytes=MAX_MESSAGE_BYTES, max_values=_MAX_VALUES)
+            _check_counts(values)
+            message: Message = codec.decode(Message, values)
         except ValueError as error:
-            raise VaultError(str(error)) from None
-        if not isinstance(message, dict):
-            raise VaultError("a message that is no object is no message")
+            raise VaultError(f"no message: {error}") from None
         return message
 
 
-def told_held(held: Held) -> Message:
-    return {"held": held.to_numbers()}
-
-
-def heard_held(message: Any) -> Held:
-    """Raises: KeyError, TypeError or ValueError, if it is not what `told_held` made."""
-    return Held.from_numbers([count(value) for value in message["held"]])
-
-
-def count(value: Any, *, least: int = 0) -> int:
-    """Raises: ValueError unless it is a whole number, and not below the least."""
-    if type(value) is not int or not least <= value < 2**53:
-        raise ValueError(f"{value!r} is no count")
-    return value
-
-
-def counts(message: Mapping[str, Any], *names: str) -> tuple[int, ...]:
-    """Raises: KeyError, ValueError."""
-    return tuple(count(message[name]) for name in names)
+def _check_counts(values: Any) -> None:
+    """Raises: ValueError for a number that counts nothing; all of a message's whole numbers do."""
+    if isinstance(values, (dict, list)):
+        for value in values.values() if isinstance(values, dict) else values:
+            _check_counts(value)
+    elif isinstance(values, int) and not 0 <= values < MAX_COUNT:
+        raise ValueError(f"{values} is no count")

@@ -4,7 +4,6 @@ Before it fires, a kill is claimed in the run's storage with the moment of death
 from firing again when the step is computed again, and tells the controller when the process died.
 """
 
-import json
 import os
 import time
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from remesh.actors.node.processes import kill, session_members
 from remesh.actors.orders import RunSpec
 from remesh.actors.storage.file_storage import LocalStorage
+from remesh.orchestrator.control.words.run_format import from_file, to_file
 from remesh.orchestrator.job.kills import Kill
 
 
@@ -31,8 +31,8 @@ class Faults:
                 _die(with_node=wanted.target == "node")
 
     def _claim(self, index: int, wanted: Kill) -> bool:
-        claim = {"died": self._names[wanted.target], "at_s": time.time()}
-        return self._storage.put_if_absent(_path(self._spec, index), json.dumps(claim).encode())
+        claim = to_file({"died": self._names[wanted.target], "at_s": time.time()})
+        return self._storage.put_if_absent(_path(self._spec, index), claim)
 
 
 def died_at_s(spec: RunSpec, storage: LocalStorage, name: str) -> float | None:
@@ -50,7 +50,7 @@ def _path(spec: RunSpec, index: int) -> str:
 
 def _read(storage: LocalStorage, path: str) -> Any:
     try:
-        return json.loads(storage.get(path))
+        return from_file(storage.get(path), path)
     except OSError:  # no such claim, or nobody can tell
         return None
 

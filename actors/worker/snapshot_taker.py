@@ -13,7 +13,7 @@ write over, which is none at or above the stable step, and if a snapshot is due.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -21,8 +21,20 @@ import torch
 from torch import Tensor
 
 from remesh.actors.orders import FormOrder, VaultOrder
+from remesh.actors.vault.messages import (
+    LeaseSlots,
+    LeftAlone,
+    Message,
+    NowStable,
+    Refused,
+    SealSlot,
+    SlotSafe,
+    SlotSealed,
+    SlotsLeased,
+    SlotSpoilt,
+)
 from remesh.actors.vault.slot_memory import SlotMemory, SlotState
-from remesh.actors.vault.wire import Line, Message, told_held
+from remesh.actors.vault.wire import Line, VaultError
 from remesh.actors.worker.snapshot_pace import Every, Pace
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.groups.mesh import Mesh
@@ -67,7 +79,7 @@ class SnapshotTaker:
         self._layout: _SlotLayout | None = None
         self._slots: list[_OwnSlot] = []
         self._paths: list[Path] = []
-        self._claim: Message = {}
+        self._claim: LeaseSlots | None = None
         self._vaults: VaultOrder | None = None
         self._moved: tuple[int, VaultOrder] | None = None
         self._is_on = False
@@ -85,14 +97,14 @@ class SnapshotTaker:
         self._pace.begin(order.from_step)
         if order.vaults is not None and self._takes_part:
             self._layout = _SlotLayout.of(state, order.generation)
-            self._claim = {
-                "op": "lease",
-                "generation": order.generation,
-                "held": told_held(state.held),
-                "size_bytes": self._layout.header.size_bytes,
-                "from_step": order.from_step,
-            }
-            self._lease(order.vaults)
+            self._claim = LeaseSlots(
+                generation=order.generation,
+                held=state.held,
+                size_bytes=self._layout.header.size_bytes,
+                from_step=order.from_step,
+                buddy="",
+            )
+            self._lease(self._claim, order.vaults)
 
     def move(self, generation: int, vaults: VaultOrder) -> None:
         """There are other vaults than when this generation began. From any thread."""
@@ -132,7 +144,7 @@ class SnapshotTaker:
         slot.memory.state = SlotState.COPIED
         slot.use, slot.step = _Use.SENT, step
         self._pace.note(step, self._clock() - started_s)
-        self._say({"op": "seal", "slot": self._slots.index(slot)})
+        self._say(SealSlot(slot=self._slots.index(slot)))
 
     def stable(self, step: int) -> None:
         """All ranks have a safe snapshot of this step: older ones may be written over."""
@@ -143,11 +155,11 @@ class SnapshotTaker:
                     slot.use = _Use.FREE
             return
         if self._stable_step < 0 <= step < NEVER:
-            self._say({"op": "stable"})
+            self._say(NowStable())
         if step < NEVER:
             self._stable_step = step
 
-    def _lease(self, vaults: VaultOrder) -> None:
+    def _lease(self, claim: LeaseSlots, vaults: VaultOrder) -> None:
         """Ask the own vault for slots, if there is one; `_listen` hears the answer."""
         self._let_go()
         self._vaults = vaults
@@ -156,18 +168,19 @@ class SnapshotTaker:
         self._has_buddy = bool(vaults.buddy)
         try:
             self._line = Line.open(vaults.own, vaults.token, self._timers.silent_s)
-            self._line.send({**self._claim, "buddy": vaults.buddy})
+            self._line.send(replace(claim, buddy=vaults.buddy))
         except OSError as error:
             self._give_up(f"the vault does not answer: {error}")
 
     def _follow(self) -> None:
         """Go to the vaults that there are now, if one of those before is gone."""
         lacks = self._line is None or not self._has_buddy
-        if lacks and self._moved and self._moved[0] == self._claim["generation"]:
+        claim = self._claim
+        if claim and lacks and self._moved and self._moved[0] == claim.generation:
             vaults = self._moved[1]
             self._moved = None
             if vaults != self._vaults:
-                self._lease(vaults)
+                self._lease(claim, vaults)
 
     def _let_go(self) -> None:
         if self._line:
@@ -194,24 +207,26 @@ class SnapshotTaker:
 
     def _heed(self, message: Message) -> None:
         match message:
-            case {"op": "leased", "paths": paths}:
+            case SlotsLeased(paths=paths):
                 self._paths = [Path(path) for path in reversed(paths)]
-            case {"op": "sealed", "slot": number}:
+            case SlotSealed(slot=number):
                 if not self._has_buddy:
                     self._note_safe(number)
-            case {"op": "safe", "slot": number}:
+            case SlotSafe(slot=number):
                 self._note_safe(number)
-            case {"op": "alone", "error": error}:
+            case LeftAlone(error=error):
                 self._say_so(f"its buddy takes no snapshots, they are kept here only: {error}")
                 self._has_buddy = False
                 for number, slot in enumerate(self._slots):
                     if slot.memory.state is SlotState.SEALED and slot.use is _Use.SENT:
                         self._note_safe(number)
-            case {"op": "spoilt", "slot": number, "error": error}:
+            case SlotSpoilt(slot=number, error=error):
                 # Others have theirs of this step: their least would be a step that is not whole.
                 self._give_up(f"the one in slot {number} could not be sealed: {error}")
-            case {"error": error}:
-                self._give_up(str(error))
+            case Refused(error=error):
+                self._give_up(error)
+            case _:
+                raise VaultError(f"the vault says {message}, which is no word to a worker")
 
     def _note_safe(self, number: int) -> None:
         slot = self._slots[number]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from remesh.actors.node.stamps import Field, Stamps
 from remesh.actors.orders import FormOrder, SlotOrder, VaultOrder
@@ -30,7 +30,12 @@ from remesh.orchestrator.control.words.events import (
     WorkerParked,
     WorkerRestored,
 )
-from remesh.orchestrator.control.words.records import CheckpointState, PeerState, StepRecord
+from remesh.orchestrator.control.words.records import (
+    CheckpointState,
+    FreshState,
+    PeerState,
+    StepRecord,
+)
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.groups.fence import GenerationFence
@@ -171,8 +176,10 @@ class Trainer:
                     self._share(order, mesh, holding, step)
             case CheckpointState(step=step, name=name):
                 self._read(order, name)
-            case _:
+            case FreshState():
                 engine.reset()
+            case _:
+                assert_never(order.restore)
         self._held_in = order.generation
         self._parts.post(
             WorkerRestored(

@@ -5,9 +5,10 @@ machine knows which words were stale. A step counts towards tokens once, when it
 first time; training it again after a recovery adds to the lost steps and to the time of its reason.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 from remesh.orchestrator.accounts.durations import STEP_BOUNDS_S, Histogram, SaveTimes, histogram
 from remesh.orchestrator.accounts.goodput import Goodput, Reason, reason_to_form
@@ -32,6 +33,16 @@ class Cause(StrEnum):
     NO_ANSWER = "no_answer"
     BROKEN_MESH = "broken_mesh"
     JOB_ERROR = "job_error"
+
+
+# What it was if the budget counts a failure on this event; on any other a mesh broke.
+_CAUSES: Mapping[type[Any], Cause] = {
+    ev.WorkerLost: Cause.WORKER_DIED,
+    ev.WorkerFrozen: Cause.WORKER_FROZEN,
+    ev.NodeLost: Cause.NODE_LOST,
+    ev.NodeSilent: Cause.NODE_LOST,
+    ev.Tick: Cause.NO_ANSWER,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +156,8 @@ class Tally:
         self.saves.abandon(life.from_step)
 
     def _note_failures(self, event: ev.Event, state: State) -> None:
-        self.failures[_cause(event)] += state.budget.total - self.num_failures
+        cause = _CAUSES.get(type(event), Cause.BROKEN_MESH)
+        self.failures[cause] += state.budget.total - self.num_failures
         self.num_failures = state.budget.total
         if isinstance(event, ev.WorkerErred) and state.phase is Phase.FAILED:
             self.failures[Cause.JOB_ERROR] += self.goodput.phase is not Phase.FAILED
@@ -159,18 +171,3 @@ class Tally:
         before, self.parts = self.parts or (0.0,) * len(PARTS), astuple(parts)
         for part, length_s, before_s in zip(PARTS, self.parts, before, strict=True):
             self.recovery_s[part] += max(0.0, length_s - before_s)
-
-
-def _cause(event: ev.Event) -> Cause:
-    """What it was if the budget counts a failure on this event."""
-    match event:
-        case ev.WorkerLost():
-            return Cause.WORKER_DIED
-        case ev.WorkerFrozen():
-            return Cause.WORKER_FROZEN
-        case ev.NodeLost() | ev.NodeSilent():
-            return Cause.NODE_LOST
-        case ev.Tick():
-            return Cause.NO_ANSWER
-        case _:
-            return Cause.BROKEN_MESH

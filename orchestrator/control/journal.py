@@ -2,69 +2,111 @@
 
 Replaying it gives the live state again. Events are kept rather than states: the events of a day are
 small, every decision can be traced to what was known then, and losses and digests come along.
+Between them stand the sentences that were announced, and now and then a snapshot of the state: it
+spares a replay, and says nothing that the events do not say.
 """
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.words import codec
+from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.orchestrator.control.words.run_format import stamped, unstamped
 from remesh.orchestrator.user_errors import RemeshError
-from remesh.parallel.plan.cut import Cut, Held
-from remesh.parallel.plan.layout import Layout
-from remesh.parallel.state.root_manifest import ShardFile
 
-KINDS = {kind.__name__: kind for kind in get_args(Event)}
-NESTED = {
-    "records": StepRecord,
-    "files": ShardFile,
-    "slots": VaultSlot,
-    "held": Held,
-    "layout": Layout,
-    "cut": Cut,
-}
+_EVENTS = get_args(Event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A sentence that the user was told."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """A snapshot of state and tally after all events so far, as JSON; it is read where needed."""
+
+    values: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a line says, and its moment."""
+
+    at_s: float
+    told: Event | Announced | Remembered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The first line: the options of the machine, so that it can be replayed without the job file.
+
+    A journal that goes on with another says how many lines of that count.
+    """
+
+    options: Options
+    continues: int | None = None
 
 
 class JournalError(RemeshError):
     """A journal holds a line that is none; only its last line may be cut short."""
 
 
-def encode(event: Event, now_s: float) -> str:
-    """One line, without its end."""
-    entry = {"at_s": now_s, "event": type(event).__name__, **asdict(event)}
-    return json.dumps(entry, separators=(",", ":"))
+def encode(told: Event | Announced | Remembered, now_s: float) -> str:
+    """One line, without its end. Raises: CodecError for what could not be read back."""
+    return _line(codec.encode(Entry, Entry(at_s=now_s, told=told)))
 
 
-def decode(line: str) -> tuple[Event, float] | None:
-    """The event and its moment; None for a kind of event that this version does not know.
+def encode_opened(opened: Opened) -> str:
+    return _line(stamped(codec.encode(Opened, opened)))
 
-    Raises: JournalError if the line is cut short or is not of a journal.
-    """
+
+def decode_opened(line: str, path: str) -> Opened:
+    """Raises: RunFormatError if another version wrote it; JournalError."""
     try:
-        entry = json.loads(line)
-        now_s, kind = float(entry.pop("at_s")), KINDS.get(entry.pop("event"))
-        return None if kind is None else (_build(kind, entry), now_s)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise JournalError(f"not a line of a journal: {line[:80]!r}") from error
+        opened: Opened = codec.decode(Opened, unstamped(json.loads(line), path))
+    except (ValueError, RecursionError) as error:
+        raise _no_line(line, error) from None
+    return opened
+
+
+def decode(line: str) -> Entry:
+    """Raises: JournalError if the line is cut short or is not of a journal."""
+    try:
+        return _entry(json.loads(line))
+    except (ValueError, RecursionError) as error:
+        raise _no_line(line, error) from None
+
+
+def entries(lines: Iterable[str]) -> Iterator[Entry]:
+    """All of them. A last line that was cut short by a crash was never acted upon."""
+    cut_short: JournalError | None = None
+    for line in lines:
+        if cut_short is not None:
+            raise cut_short
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            cut_short = _no_line(line, error)
+            continue
+        try:
+            yield _entry(values)
+        except CodecError as error:
+            raise _no_line(line, error) from None
 
 
 def read(lines: Iterable[str]) -> Iterator[tuple[Event, float]]:
-    """All known events. A last line that was cut short by a crash was never acted upon."""
-    broken: JournalError | None = None
-    for line in lines:
-        if broken is not None:
-            raise broken
-        try:
-            entry = decode(line)
-        except JournalError as error:
-            broken = error
-            continue
-        if entry is not None:
-            yield entry
+    """All events with their moments."""
+    for entry in entries(lines):
+        if isinstance(entry.told, _EVENTS):
+            yield entry.told, entry.at_s
 
 
 def replay(lines: Iterable[str], options: Options) -> Controller:
@@ -75,13 +117,19 @@ def replay(lines: Iterable[str], options: Options) -> Controller:
     return controller
 
 
-def _build(kind: Any, values: dict[str, Any]) -> Any:
-    """A value of `kind`; keys that a newer version added are left out."""
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: _value(name, value) for name, value in values.items() if name in known})
+def says(line: str, kind: type[Any]) -> bool:
+    """Whether the line may be one of this kind: a quick look, without reading it."""
+    return f'"{codec.CLASS}":"{kind.__name__}"' in line
 
 
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_build(NESTED[name], item) for item in value)
-    return _build(NESTED[name], value) if isinstance(value, dict) else value
+def _entry(values: Any) -> Entry:
+    entry: Entry = codec.decode(Entry, values)
+    return entry
+
+
+def _line(values: Any) -> str:
+    return json.dumps(values, separators=(",", ":"), allow_nan=False)
+
+
+def _no_line(line: str, error: Exception) -> JournalError:
+    return JournalError(f"not a line of a journal: {line[:80]!r}: {str(error)[:200]}")

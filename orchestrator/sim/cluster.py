@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import assert_never
 
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words.events import (
@@ -117,6 +118,8 @@ class Cluster:
                 self.ended = True
             case cmd.Announce():
                 pass
+            case _:
+                assert_never(command)
 
     def kill(self, process: SimProcess, cause: str = "killed by SIGKILL") -> None:
         """A process dies; its node tells, if it can."""
@@ -288,6 +291,8 @@ class Cluster:
                 self._end(command)
             case cmd.ReleaseNode():
                 self._release(command)
+            case _:
+                assert_never(command)
 
     def _start(self, command: cmd.StartWorker) -> None:
         if command.worker in self.processes:

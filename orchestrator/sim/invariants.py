@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control.controller import Controller
@@ -106,16 +107,16 @@ class Invariants:
                 self.unreadable.add(event.name)
             case RestoreFailed():
                 self.restore_failed = True
+            case _:
+                pass
 
     def _is_repeated(self, command: cmd.Command) -> bool:
         """A restarted controller asks again for what it may not have asked for."""
-        match command:
-            case cmd.Form():
-                return self.formed.get(command.generation) == command
-            case cmd.Commit():
-                return (command.generation, command.step) in self.commits
-            case _:
-                return False
+        if isinstance(command, cmd.Form):
+            return self.formed.get(command.generation) == command
+        if isinstance(command, cmd.Commit):
+            return (command.generation, command.step) in self.commits
+        return False
 
     def _check_command(self, command: cmd.Command) -> None:
         match command:
@@ -141,6 +142,10 @@ class Invariants:
                 self.formed[command.generation] = command
             case cmd.Commit():
                 self._check_commit(command)
+            case cmd.Announce() | cmd.End():
+                pass
+            case _:
+                assert_never(command)
 
     def _check_commit(self, commit: cmd.Commit) -> None:
         if self._abandoned(commit.generation, commit.step):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from remesh.orchestrator.control.words.commands import Drain, Fence, Form
 from remesh.orchestrator.control.words.events import (
@@ -123,6 +123,8 @@ class SimProcess:
             case Drain():
                 if self.generation == command.generation:
                     self.drain, self.heard_step = command, command.heard_step
+            case _:
+                assert_never(command)
 
     def formed(self, form: Form) -> None:
         if not (self.in_mesh(form.generation) and self.doing is Doing.FORMING):
@@ -179,6 +181,8 @@ class SimProcess:
                     self._cannot_restore(form, name)
                     return
                 self.at_step, self.value = saved.step, saved.value
+            case _:
+                assert_never(form.restore)
         if self.at_step != form.from_step:
             raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
         self.held, self.held_in = mesh.part_of(self), form.generation

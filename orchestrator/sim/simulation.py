@@ -266,10 +266,8 @@ def _as_expected(outcome: RunOutcome) -> bool:
     Unless it was stopped, or all workers died at once and the only checkpoint was corrupt.
     """
     kinds = {fault.kind for fault in outcome.faults}
-    match outcome.status:
-        case "finished":
-            return True
-        case "stopped":
-            return "stop" in kinds
-        case _:
-            return "corrupt checkpoint" in kinds and outcome.reason.startswith("no state is left")
+    if outcome.status == "finished":
+        return True
+    if outcome.status == "stopped":
+        return "stop" in kinds
+    return "corrupt checkpoint" in kinds and outcome.reason.startswith("no state is left")

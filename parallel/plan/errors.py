@@ -21,6 +21,10 @@ class CheckpointError(Exception):
     """A checkpoint is missing, incomplete or corrupt. The message names the file and a cure."""
 
 
+class OtherFormatError(CheckpointError):
+    """A checkpoint that another version has written. The message names both formats and a cure."""
+
+
 class SlotError(Exception):
     """A snapshot in memory cannot be read, or is another than it says. `slot` is its name."""
 

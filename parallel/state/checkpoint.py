@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.errors import CheckpointError, OtherFormatError
 from remesh.parallel.state.fragments import cover_problems
 from remesh.parallel.state.headers import ShardHeader, read_header
 from remesh.parallel.state.retention import Retention, retained
@@ -65,6 +65,10 @@ def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
         manifest = decode_manifest(encoded)
     except FileNotFoundError:
         raise unreadable(ref, "manifest.json", "it is missing") from None
+    except OtherFormatError as error:
+        raise CheckpointError(
+            f"checkpoint {ref.name} cannot be read: manifest.json: {error}"
+        ) from None
     except CheckpointError as error:
         raise unreadable(ref, "manifest.json", str(error)) from None
     if manifest.ref != ref:

@@ -19,18 +19,16 @@ from typing import Any
 import xxhash
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.state.bounded_json import FORMAT_KEY, check_format, parse
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.root_manifest import FORMAT_VERSION, CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Blob, Storage
 
 MAX_HEADER_BYTES = 100 * 2**20
 MAX_VALUES = 4_000_000
 KEY = "remesh"
 
-# The digest of a file is that of its header, or, as it once was, that of all its bytes.
-HEADER_DIGEST = "xxh3_128.header:"
-FILE_DIGEST = "xxh3_128:"
+HEADER_DIGEST = "xxh3_128.header:"  # of a file: its header proves the rest
 
 # Their names in safetensors and their bytes an element.
 DTYPES = {
@@ -180,7 +178,7 @@ def read_header(storage: Storage, path: str, file: ShardFile) -> ShardHeader:
     if _LENGTH_BYTES + length > file.size_bytes:
         raise CheckpointError("its header is longer than the file")
     encoded = start + storage.get_range(path, _LENGTH_BYTES, length)
-    if file.digest.startswith(HEADER_DIGEST) and shard_digest(encoded) != file.digest:
+    if shard_digest(encoded) != file.digest:
         raise CheckpointError("the hash of its header is not the one in the manifest")
     return header_of(encoded, size_bytes=file.size_bytes)
 
@@ -193,6 +191,7 @@ def header_of(encoded: Blob, *, size_bytes: int) -> ShardHeader:
     try:
         values = _parsed(bytes(view[_LENGTH_BYTES:data_start]))
         meta = _parsed(values["__metadata__"][KEY].encode())
+        check_format(meta, FORMAT_VERSION)
         parts = [_part(values, told, data_start) for told in meta["fragments"]]
         ref = CheckpointRef(step=_count(meta["step"]), generation=_count(meta["generation"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -226,7 +225,12 @@ def _encode(ref: CheckpointRef, parts: Sequence[ShardPart], data_start: int) -> 
         }
         for part in parts
     ]
-    meta = {"step": ref.step, "generation": ref.generation, "fragments": told}
+    meta = {
+        FORMAT_KEY: FORMAT_VERSION,
+        "step": ref.step,
+        "generation": ref.generation,
+        "fragments": told,
+    }
     values: dict[str, Any] = {"__metadata__": {KEY: json.dumps(meta, separators=(",", ":"))}}
     for part in parts:
         key = shard_key(part.fragment)
@@ -272,9 +276,9 @@ def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> Shar
         size_bytes,
     ):
         raise ValueError(f"{fragment} is not the tensor of this name")
-    chunk_bytes = _count(told.get("chunk_bytes", 0))
-    digests = base64.b64decode(told.get("digests", ""), validate=True)
-    if chunk_bytes and len(digests) != _DIGEST_BYTES * -(-size_bytes // chunk_bytes):
+    chunk_bytes = _count(told["chunk_bytes"])
+    digests = base64.b64decode(told["digests"], validate=True)
+    if not chunk_bytes or len(digests) != _DIGEST_BYTES * -(-size_bytes // chunk_bytes):
         raise ValueError(f"{fragment} has not one hash a chunk")
     return ShardPart(
         fragment=fragment,

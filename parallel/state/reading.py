@@ -7,20 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import check_cover, file_path, read_manifest, unreadable
 from remesh.parallel.state.fragments import Fragment, item_bytes, whole
-from remesh.parallel.state.headers import (
-    FILE_DIGEST,
-    HEADER_DIGEST,
-    ShardHeader,
-    ShardPart,
-    read_header,
-)
+from remesh.parallel.state.headers import ShardHeader, ShardPart, read_header
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import bytes_of, empty
@@ -125,22 +118,11 @@ class _Need:
 
 def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
     try:
-        if not file.digest.startswith(HEADER_DIGEST):
-            _check_whole(storage, ref, file)
         return read_header(storage, file_path(ref, file), file)
     except FileNotFoundError:
         raise unreadable(ref, file.name, "it is missing") from None
     except CheckpointError as error:
         raise unreadable(ref, file.name, str(error)) from None
-
-
-def _check_whole(storage: Storage, ref: CheckpointRef, file: ShardFile) -> None:
-    """A file of an earlier version has no other hash than that of all its bytes."""
-    encoded = storage.get_range(file_path(ref, file), 0, file.size_bytes + 1)
-    if len(encoded) != file.size_bytes:
-        raise CheckpointError(f"it has not {file.size_bytes} bytes")
-    if file.digest != FILE_DIGEST + xxhash.xxh3_128_hexdigest(encoded):
-        raise CheckpointError("its hash is not the one in the manifest")
 
 
 def _read(
@@ -193,9 +175,8 @@ def _needs(header: ShardHeader, moves: Iterable[Move]) -> Iterator[_Need]:
 def _span(part: ShardPart, move: Move) -> tuple[int, int]:
     """The chunks from the first to the last byte of the box that moves, as bytes of the file."""
     start, end = _box_span(move)
-    if part.chunk_bytes:
-        start -= start % part.chunk_bytes
-        end = min(part.size_bytes, -(-end // part.chunk_bytes) * part.chunk_bytes)
+    start -= start % part.chunk_bytes
+    end = min(part.size_bytes, -(-end // part.chunk_bytes) * part.chunk_bytes)
     return part.start + start, part.start + end
 
 
@@ -238,8 +219,6 @@ def _bytes_of_run(
 
 
 def _is_proven(need: _Need, data: memoryview) -> bool:
-    if not need.part.chunk_bytes:  # the whole file has been checked
-        return True
     return need.part.has_chunks(need.start - need.part.start, data)
 
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.plan.errors import CheckpointError, OtherFormatError
+from remesh.parallel.state.bounded_json import FORMAT_KEY, check_format, parse
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of the manifest and of the shards
 MAX_MANIFEST_BYTES = 32 * 2**20
 MAX_VALUES = 1_000_000
 
@@ -111,7 +111,7 @@ def is_complete(files: Sequence[ShardFile]) -> bool:
 
 def encode_manifest(manifest: CheckpointManifest) -> bytes:
     values: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
+        FORMAT_KEY: FORMAT_VERSION,
         "step": manifest.step,
         "generation": manifest.generation,
         "fingerprint": dict(manifest.fingerprint),
@@ -122,11 +122,9 @@ def encode_manifest(manifest: CheckpointManifest) -> bytes:
             for file in manifest.files
         ],
         "created_by": dict(manifest.created_by),
+        # Nothing is best by a NaN.
+        "metrics": {name: n for name, n in manifest.metrics.items() if math.isfinite(n)},
     }
-    # The field came later: without it a manifest reads as it always did. Nothing is best by a NaN.
-    metrics = {name: value for name, value in manifest.metrics.items() if math.isfinite(value)}
-    if metrics:
-        values["metrics"] = metrics
     return _canonical({**values, "digest": hashlib.sha256(_canonical(values)).hexdigest()})
 
 
@@ -136,12 +134,12 @@ def decode_manifest(encoded: bytes) -> CheckpointManifest:
         values = parse(encoded, max_bytes=MAX_MANIFEST_BYTES, max_values=MAX_VALUES)
     except ValueError as error:
         raise CheckpointError(f"the manifest is {error}") from None
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"the manifest has format_version {version}, this Remesh reads {FORMAT_VERSION}; "
-            "resume with the version that wrote it"
-        )
+    try:
+        check_format(values, FORMAT_VERSION)
+    except ValueError as error:
+        raise OtherFormatError(
+            f"{error}; use the version that wrote it, or start over with --fresh"
+        ) from None
     manifest = _manifest(values)
     try:
         unchanged = encode_manifest(manifest) == encoded
@@ -162,7 +160,7 @@ def _manifest(values: dict[str, Any]) -> CheckpointManifest:
             data=DataPosition(**values["data"]),
             files=tuple(ShardFile(**file) for file in values["files"]),
             created_by=values["created_by"],
-            metrics=values.get("metrics", {}),
+            metrics=values["metrics"],
         )
         problem = _type_problem(manifest)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:

@@ -3,17 +3,16 @@
 import json
 import math
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
-import xxhash
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
-from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import shard_digest, shard_names
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
@@ -237,24 +236,18 @@ def test_a_shard_whose_tensors_are_not_those_it_names_is_refused(storage):
 
 
 def test_a_shard_is_a_file_that_safetensors_reads(storage, tmp_path):
-    """And one that it wrote, in the way of an earlier version, is still read here."""
     files = write(storage, state(), num_writers=1)
-    path = tmp_path / REF.name / files[0].name
-    assert same_bits(safetensors.torch.load_file(path), state())
-    parts = [
-        {**asdict(whole(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")))}
-        for name, t in state().items()
-    ]
-    meta = json.dumps({"step": REF.step, "generation": REF.generation, "fragments": parts})
-    encoded = safetensors.torch.save(state(), metadata={"remesh": meta})
-    digest = f"xxh3_128:{xxhash.xxh3_128_hexdigest(encoded)}"
-    path.write_bytes(encoded)
-    old = ShardFile(name=path.name, size_bytes=len(encoded), digest=digest)
-    ref = commit(storage, manifest_of([old]))
-    assert same_bits(read(storage, ref), state())
-    path.write_bytes(encoded[:-1] + b"?")
-    with pytest.raises(CheckpointError, match="its hash is not the one in the manifest"):
-        read(storage, ref)
+    assert same_bits(safetensors.torch.load_file(tmp_path / REF.name / files[0].name), state())
+
+
+def test_a_shard_in_the_format_of_another_version_is_refused_with_both(storage):
+    encoded = encode_shard({"w": torch.ones(4)}, REF)
+    other = encoded.replace(b'format_version\\":2', b'format_version\\":1')
+    assert other != encoded
+    file = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
+    storage.put(f"{REF.name}/{file.name}", other)
+    with pytest.raises(CheckpointError, match="format_version 1, this Remesh reads 2"):
+        commit(storage, manifest_of([replace(file, digest=shard_digest(other))]))
 
 
 def test_the_newest_is_found_by_a_scan_that_ignores_what_is_foreign(storage, tmp_path):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, StepRecord
-from remesh.orchestrator.user_errors import RemeshError
+from remesh.orchestrator.user_errors import RemeshError, UserError
 
 OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
 
@@ -73,7 +74,7 @@ def test_a_replayed_journal_is_the_live_machine(tmp_path):
 def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
     writer = JournalWriter(tmp_path, 1, OPTIONS)
     writer.announcement('a "quoted" word, an ü', 1.5)
-    writer.event(ev.StopRequested(reason='"event":"Announced"'), 2.0)
+    writer.event(ev.StopRequested(reason='"is":"Announced"'), 2.0)
     writer.ending("finished: all of it", 2.5)
     (journal,) = read_journals(tmp_path)
     assert list(journal.announcements()) == [
@@ -128,6 +129,28 @@ def test_a_line_broken_in_the_middle_is_an_error_and_not_a_guess(tmp_path):
         journal.replay()
 
 
+@pytest.mark.parametrize("version", [None, 0, 2, "1", True])
+def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_path, version):
+    path = JournalWriter(tmp_path, 1, OPTIONS).path
+    opened, *rest = path.read_text().splitlines()
+    told = {"format_version": version} if version is not None else {}
+    path.write_text("\n".join([json.dumps({**json.loads(opened), **told}), *rest, ""]))
+    if version is None:
+        path.write_text('{"at_s":0.0,"event":"RunOpened","options":{"steps":10}}\n')
+    with pytest.raises(UserError) as refused:
+        read_journals(tmp_path)
+    found = "none, as those of 0.1" if version is None else repr(version)
+    assert f"format_version {found}, this Remesh reads 1; start over" in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_a_first_line_of_other_options_is_an_error(tmp_path):
+    path = JournalWriter(tmp_path, 1, OPTIONS).path
+    path.write_text(path.read_text().replace('"steps":10', '"steps":10,"colour":"red"'))
+    with pytest.raises(RemeshError, match=r"Opened\.options: Options has no 'colour'"):
+        read_journals(tmp_path)
+
+
 def test_each_start_has_a_journal_of_its_own_oldest_first(tmp_path):
     assert read_journals(tmp_path) == []
     for incarnation in (2, 10, 1):
@@ -160,7 +183,7 @@ def test_what_a_dead_controller_writes_after_it_was_followed_counts_for_nobody(t
     dead = JournalWriter(tmp_path, 1, OPTIONS)
     dead.event(ev.NodeJoined(node="n", slots=2), 1.0)
     with dead.path.open("a") as file:
-        file.write('{"at_s":1.5,"event":"NodeJo')
+        file.write('{"at_s":1.5,"told":{"is":"NodeJo')
     continued(tmp_path, 2).event(ev.NodeJoined(node="m", slots=2), 2.0)
     dead.event(ev.NodeJoined(node="late", slots=2), 2.5)
     third = continued(tmp_path, 4)  # the one with the third claim died before its first line

@@ -1,6 +1,5 @@
 """A controller that takes over begins at the newest snapshot, and stands where a replay leads."""
 
-import json
 import time
 
 from control_drive import records
@@ -12,6 +11,7 @@ from remesh.actors.controller.replay import SnapshotWriter, replayed
 from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
+from remesh.orchestrator.control.journal import Remembered, says
 from remesh.orchestrator.control.words import events as ev
 
 
@@ -20,7 +20,8 @@ def written(path, incarnation, drive, *, snapshot_after=None):
     for index, (event, now_s) in enumerate(journal.read(drive.lines)):
         writer.event(event, now_s)
         if index == snapshot_after:
-            writer.snapshot(encode(replayed(read_journals(path))), now_s)
+            done = replayed(read_journals(path))
+            writer.snapshot(encode(Snapshot(state=done.state, tally=done.tally)), now_s)
     return writer
 
 
@@ -49,7 +50,7 @@ def test_a_snapshot_of_another_version_is_passed_over(tmp_path):
     drive = tallied(5)
     writer = written(tmp_path, 1, drive)
     values = encode(Snapshot(state=drive.state, tally=drive.tally))
-    values["of"]["state"]["of"]["colour"] = "red"
+    values["state"]["colour"] = "red"
     writer.snapshot(values, 99.0)
     there = replayed(read_journals(tmp_path))
     assert (there.state, there.tally) == (drive.state, drive.tally)
@@ -67,7 +68,7 @@ def live(tmp_path, drive):
 
 
 def count_of_snapshots(writer):
-    return sum(json.loads(line)["event"] == "Snapshot" for line in writer.path.open())
+    return sum(says(line, Remembered) for line in writer.path.open())
 
 
 def test_snapshots_are_taken_now_and_then_and_only_of_what_the_journal_holds(tmp_path):

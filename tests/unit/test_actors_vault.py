@@ -1,10 +1,8 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import closing
 from itertools import pairwise
 
 import pytest
@@ -13,7 +11,6 @@ from remesh.actors.node.leftovers import folder_name, sweep
 from remesh.actors.vault.shelf import Claim, Shelf
 from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
-from remesh.actors.vault.wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
 from remesh.actors.worker.snapshot_pace import Pace
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.errors import CheckpointError
@@ -199,33 +196,6 @@ def test_what_was_told_of_is_not_written_to_any_more(memory):
     assert shelf.may_write(shelf.lease(claim(5, from_step=7, guest=True)[0]))
     shelf.stable(5)
     assert steps(shelf, 4) == []
-
-
-def test_a_line_ends_at_what_is_no_message():
-    near, far = socket.socketpair()
-    with closing(far):
-        line = Line.__new__(Line)
-        line._connection, line._limit_s, line._early = near, 0.2, b""
-        far.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
-        with pytest.raises(VaultError):
-            line.receive(0.2)
-        for text in (b"[1]", b"{", b"[" * 60000):
-            far.sendall(len(text).to_bytes(4, "big") + text)
-            with pytest.raises(VaultError):
-                line.receive(0.2)
-        far.sendall(b"\0\0")
-        with pytest.raises(TimeoutError):
-            line.receive(0.2)
-        near.close()
-
-
-def test_held_travels_as_it_is_and_nonsense_does_not():
-    held = held_by(Layout(dp=4, tp=2), 2, 5)
-    told = told_held(held)
-    assert heard_held(told) == held
-    for wrong in ({"held": [-1]}, {"held": [True] * 11}, {"held": [1, 2]}):
-        with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
-            heard_held(wrong)
 
 
 def drive(pace, *, steps, copy_s, busy_s):

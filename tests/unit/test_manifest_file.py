@@ -1,5 +1,4 @@
 import dataclasses
-import hashlib
 import json
 import math
 import subprocess
@@ -75,10 +74,14 @@ def test_every_truncation_is_an_error():
         (b'{"files":' * 100_000, "nested too deeply"),
         (b"[" + b"[]," * 2_000_000 + b"[]]", "more than the 1000000 values allowed"),
         (b"[" + b"0," * 2_000_000 + b"0]", "more than the 1000000 values allowed"),
-        (b'{"format_version": 1' + b"0" * 5000 + b"}", "not JSON"),
-        (b"[]", "format_version None"),
-        (b'{"format_version": 2}', "format_version 2, this Remesh reads 1"),
-        (b'{"format_version": 1}', "KeyError: 'step'"),
+        (b'{"format_version": 2' + b"0" * 5000 + b"}", "not JSON"),
+        (b"[]", "format_version none, as those of 0.1, this Remesh reads 2"),
+        (b'{"format_version": 1}', "format_version 1, this Remesh reads 2"),
+        (
+            b'{"format_version": "' + b"2" * 5000 + b'"}',
+            "format_version '2222222222222222222, this",
+        ),
+        (b'{"format_version": 2}', "KeyError: 'step'"),
         (b" " * (MAX_MANIFEST_BYTES + 1), "bytes allowed"),
         (changed(step=-1), "no whole number"),
         (changed(step=True), "no whole number"),
@@ -98,15 +101,6 @@ def test_every_truncation_is_an_error():
 def test_what_is_no_manifest_is_refused_with_the_reason(encoded, message):
     with pytest.raises(CheckpointError, match=message):
         decode_manifest(encoded)
-
-
-def test_a_manifest_without_metrics_is_what_it_always_was():
-    """The bytes of a version that did not know of metrics."""
-    encoded = encode_manifest(MANIFEST)
-    assert b"metrics" not in encoded
-    assert hashlib.sha256(encoded).hexdigest() == (
-        "124cf26f85326e1ae81a8e90125dafc65581694e227eeb48bf67c3408141eb3b"
-    )
 
 
 def test_metrics_are_read_back_and_what_is_not_finite_is_left_out():

@@ -1,7 +1,5 @@
 """What the controller does when nodes, workers and vaults come and go."""
 
-from typing import assert_never
-
 from remesh.orchestrator.control.handlers.staffing import (
     form_or_grow,
     give_up,
@@ -23,40 +21,23 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 
-Presence = NodeSilent | NodeLost | WorkerReady | WorkerLost | WorkerFrozen
 
-
-def on_presence(turn: Turn, event: Presence) -> None:
-    match event:
-        case NodeSilent():
-            _on_node_silent(turn, event)
-        case NodeLost():
-            _on_node_lost(turn, event)
-        case WorkerReady():
-            _on_worker_ready(turn, event)
-        case WorkerLost():
-            _on_worker_lost(turn, event)
-        case WorkerFrozen():
-            _on_worker_frozen(turn, event)
-        case _:
-            assert_never(event)
-
-
-def on_vault(turn: Turn, event: VaultUp | VaultLost | VaultTold) -> None:
-    state = turn.state
-    match event:
-        case VaultUp():
-            state.vaults.up(event.node, event.address)
-        case VaultLost():
-            state.vaults.lose(event.node)
-        case VaultTold():
-            state.vaults.tell(event.node, event.generation, event.slots)
-        case _:
-            assert_never(event)
+def on_vault_up(turn: Turn, event: VaultUp) -> None:
+    turn.state.vaults.up(event.node, event.address)
     settle_if_parked(turn)
 
 
-def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
+def on_vault_lost(turn: Turn, event: VaultLost) -> None:
+    turn.state.vaults.lose(event.node)
+    settle_if_parked(turn)
+
+
+def on_vault_told(turn: Turn, event: VaultTold) -> None:
+    turn.state.vaults.tell(event.node, event.generation, event.slots)
+    settle_if_parked(turn)
+
+
+def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     """A suspect. While a generation is being left it is not waited for any longer."""
     state = turn.state
     if state.phase is not Phase.FENCING or event.node not in state.roster.nodes:
@@ -70,7 +51,7 @@ def _on_node_silent(turn: Turn, event: NodeSilent) -> None:
         settle_if_parked(turn)
 
 
-def _on_node_lost(turn: Turn, event: NodeLost) -> None:
+def on_node_lost(turn: Turn, event: NodeLost) -> None:
     turn.state.vaults.lose(event.node)
     if event.node in turn.state.roster.nodes:
         lose_node(turn, event.node, event.cause, event.died_at_s)
@@ -78,7 +59,7 @@ def _on_node_lost(turn: Turn, event: NodeLost) -> None:
     settle_if_parked(turn)
 
 
-def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:
+def on_worker_ready(turn: Turn, event: WorkerReady) -> None:
     state = turn.state
     worker = state.roster.workers.get(event.worker)
     if worker is None or worker.state is not WorkerState.STARTING:
@@ -96,7 +77,7 @@ def _on_worker_ready(turn: Turn, event: WorkerReady) -> None:
     form_or_grow(turn)
 
 
-def _on_worker_lost(turn: Turn, event: WorkerLost) -> None:
+def on_worker_lost(turn: Turn, event: WorkerLost) -> None:
     worker = turn.state.roster.workers.get(event.worker)
     if worker is not None:
         lose_worker(turn, worker, event.cause, event.died_at_s)
@@ -104,7 +85,7 @@ def _on_worker_lost(turn: Turn, event: WorkerLost) -> None:
         _note_late_death(turn, event.worker, event.died_at_s)
 
 
-def _on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
+def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
     state = turn.state
     worker = state.roster.workers.get(event.worker)
     if worker is None or worker.state is WorkerState.ENDING:

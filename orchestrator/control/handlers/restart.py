@@ -1,10 +1,13 @@
-"""What a restarted controller does: clocks start anew, what it waits for is asked for again.
+"""What a controller does at its start: the first one begins the run, one that is back goes on.
 
-Its state is that of the controller that died, replayed from the journal, and no word was lost: one
-that was not in the journal is sent again. Only commands may be lost, those of the last moment.
-Commands are idempotent, so all that the state still waits for is asked for once more. What lost:
-asking every worker where it stands, a second way to the same knowledge.
+The state of the latter is that of the controller that died, replayed from the journal, and no word
+was lost: one that was not in the journal is sent again. Only commands may be lost, those of the
+last moment. Commands are idempotent: clocks start anew, and all that the state still waits for is
+asked for once more. What lost: asking every worker where it stands, a second way to the same
+knowledge.
 """
+
+from typing import assert_never
 
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.handlers.transitions import (
@@ -13,12 +16,26 @@ from remesh.orchestrator.control.handlers.transitions import (
     ask_to_leave,
     ask_vaults,
     settle_if_parked,
+    waiting_reason,
 )
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode, StartWorker
-from remesh.orchestrator.control.words.events import ControllerRestarted
+from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.words.phases import Phase
+
+
+def on_run_started(turn: Turn, _: RunStarted) -> None:
+    state, options = turn.state, turn.options
+    state.started = True
+    state.step = options.first_step
+    state.last_generation = options.last_generation
+    state.checkpoints.good = list(options.checkpoints)
+    if state.step >= options.steps:
+        turn.end(Phase.FINISHED, f"step {state.step} was saved before; 0 steps were left")
+        return
+    state.reason = waiting_reason(turn)
+    turn.wait(options.wait_limit_s)
 
 
 def on_restarted(turn: Turn, event: ControllerRestarted) -> None:
@@ -94,3 +111,9 @@ def _ask_for_phase(turn: Turn) -> None:
             ask_to_leave(turn)
         case Phase.WAITING if state.vaults.awaited:
             ask_vaults(turn)
+        case Phase.WAITING | Phase.FORMING | Phase.RESTORING | Phase.RUNNING | Phase.DRAINING:
+            return
+        case Phase.FINISHED | Phase.FAILED | Phase.STOPPED | Phase.PREEMPTED:
+            return
+        case _:
+            assert_never(state.phase)

@@ -1,7 +1,5 @@
 """What the controller does about checkpoints: it alone commits, and only complete sets of files."""
 
-from typing import assert_never
-
 from remesh.orchestrator.control.handlers.transitions import settle_if_parked
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.words.commands import Commit
@@ -14,26 +12,8 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import CheckpointState
 
-Saving = FilesSaved | SaveFailed | CheckpointCommitted | CommitFailed
 
-
-def on_saving(turn: Turn, event: Saving) -> None:
-    match event:
-        case FilesSaved():
-            _on_files_saved(turn, event)
-        case SaveFailed():
-            _on_save_failed(turn, event)
-        case CheckpointCommitted():
-            _on_committed(turn, event)
-        case CommitFailed():
-            _on_commit_failed(turn, event)
-        case _:
-            assert_never(event)
-
-
-def _on_files_saved(turn: Turn, event: FilesSaved) -> None:
-    if not turn.state.lineage.holds(event.generation, event.step):
-        return
+def on_files_saved(turn: Turn, event: FilesSaved) -> None:
     turn.state.checkpoints.add_files(event)
     commit_complete(turn, event.generation)
 
@@ -47,20 +27,17 @@ def commit_complete(turn: Turn, generation: int) -> None:
         turn.do(Commit(generation=generation, step=step, files=files))
 
 
-def _on_committed(turn: Turn, event: CheckpointCommitted) -> None:
-    state = turn.state
-    if not state.lineage.holds(event.generation, event.step):
-        return
-    if state.checkpoints.committed(CheckpointState(step=event.step, name=event.name)):
+def on_committed(turn: Turn, event: CheckpointCommitted) -> None:
+    if turn.state.checkpoints.committed(CheckpointState(step=event.step, name=event.name)):
         turn.say(f"checkpoint at step {event.step} is committed: {event.name}")
         settle_if_parked(turn)
 
 
-def _on_save_failed(turn: Turn, event: SaveFailed) -> None:
+def on_save_failed(turn: Turn, event: SaveFailed) -> None:
     _without_checkpoint(turn, event, f"{event.worker} could not write it: {event.error}")
 
 
-def _on_commit_failed(turn: Turn, event: CommitFailed) -> None:
+def on_commit_failed(turn: Turn, event: CommitFailed) -> None:
     if event.fenced:
         turn.end(Phase.FAILED, event.error)
     else:
@@ -70,8 +47,6 @@ def _on_commit_failed(turn: Turn, event: CommitFailed) -> None:
 def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:
     """Training goes on without a checkpoint, unless the run was to end with it."""
     state = turn.state
-    if not state.lineage.holds(event.generation, event.step):
-        return
     text = f"the checkpoint at step {event.step} is not saved: {error}"
     last = event.step >= turn.options.steps
     stopping = bool(state.stop_reason) and state.current.saving and state.live(event.generation)

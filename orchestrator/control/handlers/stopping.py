@@ -2,7 +2,12 @@
 
 from remesh.orchestrator.control.handlers.transitions import drain, end_stopped
 from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.words.events import StopRequested
 from remesh.orchestrator.control.words.phases import Phase
+
+
+def on_stop_requested(turn: Turn, event: StopRequested) -> None:
+    request_stop(turn, event.reason)
 
 
 def request_stop(turn: Turn, reason: str) -> None:

@@ -1,7 +1,6 @@
 """What the controller does about word from the members of the generation in being."""
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.saving import commit_complete
@@ -23,26 +22,6 @@ from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
 
-Training = GroupBroken | WorkerFormed | WorkerRestored | RestoreFailed | StepsDone | WorkerParked
-
-
-def on_training(turn: Turn, event: Training) -> None:
-    match event:
-        case GroupBroken():
-            _on_group_broken(turn, event)
-        case WorkerFormed():
-            _on_formed(turn, event)
-        case WorkerRestored():
-            _on_restored(turn, event)
-        case RestoreFailed():
-            _on_restore_failed(turn, event)
-        case StepsDone():
-            _on_steps_done(turn, event)
-        case WorkerParked():
-            _on_parked(turn, event)
-        case _:
-            assert_never(event)
-
 
 def on_erred(turn: Turn, event: WorkerErred) -> None:
     """The job itself is wrong: every further try would end the same way."""
@@ -50,17 +29,17 @@ def on_erred(turn: Turn, event: WorkerErred) -> None:
     turn.end(Phase.FAILED, who + event.error, user_error=event.user_error)
 
 
-def _on_group_broken(turn: Turn, event: GroupBroken) -> None:
+def on_group_broken(turn: Turn, event: GroupBroken) -> None:
     if event.worker in turn.state.current.unparked:
         fence(turn, f"{event.worker} lost its group: {event.error}")
 
 
-def _on_formed(turn: Turn, event: WorkerFormed) -> None:
+def on_formed(turn: Turn, event: WorkerFormed) -> None:
     turn.state.current.unformed.discard(event.worker)
     _advance(turn)
 
 
-def _on_restored(turn: Turn, event: WorkerRestored) -> None:
+def on_restored(turn: Turn, event: WorkerRestored) -> None:
     current = turn.state.current
     if event.at_step != current.from_step:
         _blame_restore(turn)
@@ -71,7 +50,7 @@ def _on_restored(turn: Turn, event: WorkerRestored) -> None:
     _advance(turn)
 
 
-def _on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
+def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     """A slot that cannot be read is done without; there may be another of the same part."""
     restore = turn.state.current.restore
     if any(slot_label(slot) == event.name for slot in slots_of(restore)):
@@ -83,7 +62,7 @@ def _on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     fence(turn, f"{event.worker} could not restore {label}: {event.error}")
 
 
-def _on_steps_done(turn: Turn, event: StepsDone) -> None:
+def on_steps_done(turn: Turn, event: StepsDone) -> None:
     state = turn.state
     _note_records(turn, event.records)
     if state.current.has_steps and state.current.unrestored:
@@ -94,7 +73,7 @@ def _on_steps_done(turn: Turn, event: StepsDone) -> None:
     _finish_if_done(turn)
 
 
-def _on_parked(turn: Turn, event: WorkerParked) -> None:
+def on_parked(turn: Turn, event: WorkerParked) -> None:
     state = turn.state
     current = state.current
     if event.worker not in current.unparked:

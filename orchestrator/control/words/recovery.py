@@ -7,6 +7,7 @@ roll it forward.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass
+from typing import assert_never
 
 from remesh.orchestrator.control.words.records import (
     CheckpointState,
@@ -105,6 +106,8 @@ def source_label(restore: Restore) -> str:
             return f"the peers' state at step {step}"
         case CheckpointState(name=name):
             return f"checkpoint {name}"
+        case _:
+            assert_never(restore)
 
 
 def slots_of(restore: Restore) -> tuple[VaultSlot, ...]:

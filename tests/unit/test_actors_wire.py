@@ -1,0 +1,154 @@
+"""How vaults and workers talk: every word as it is, and nothing that is none."""
+
+import json
+import socket
+from contextlib import closing
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_codec import drawn, quietly
+
+from remesh.actors.vault.messages import (
+    KeepCopies,
+    LeaseSlots,
+    Message,
+    NowStable,
+    PutCopy,
+    ReadHeader,
+    Refused,
+    SealSlot,
+    SlotsLeased,
+)
+from remesh.actors.vault.shelf import Shelf
+from remesh.actors.vault.vault_memory import VaultMemory
+from remesh.actors.vault.vault_server import VaultServer
+from remesh.actors.vault.wire import HELLO, MAX_MESSAGE_BYTES, Line, VaultError
+from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.control.words import codec
+from remesh.parallel.plan.cut import held_by
+from remesh.parallel.plan.layout import Layout
+
+TOKEN = "0123456789abcdef" * 2
+HELD = held_by(Layout(dp=4, tp=2), 2, 5)
+LEASE = LeaseSlots(generation=1, held=HELD, size_bytes=5000, from_step=0, buddy="")
+
+
+@pytest.fixture
+def ends():
+    """A line and the plain socket at its other end."""
+    near, far = socket.socketpair()
+    line = Line.__new__(Line)
+    line._connection, line._limit_s, line._early = near, 0.2, b""
+    with closing(near), closing(far):
+        yield line, far
+
+
+def say(connection, text):
+    connection.sendall(len(text).to_bytes(4, "big") + text)
+
+
+@pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
+@quietly(5)
+@given(data=st.data())
+def test_every_message_comes_back_as_it_was(kind, data):
+    message = data.draw(drawn(kind))
+    told = json.loads(json.dumps(codec.encode(Message, message)))
+    assert codec.decode(Message, told) == message
+
+
+def test_a_message_travels_with_its_bytes(ends):
+    line, far = ends
+    line.send(LEASE, b"abc")
+    text = far.recv(4096)
+    assert text[-3:] == b"abc"
+    far.sendall(text)
+    assert line.receive(0.2) == LEASE
+    assert line.receive_bytes(3) == b"abc"
+
+
+def test_a_line_ends_at_what_is_no_message(ends):
+    line, far = ends
+    far.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(VaultError):
+        line.receive(0.2)
+    for text in (b"[1]", b"{", b"[" * 60000, b"{}", b'{"is":"NowStable","more":1}'):
+        say(far, text)
+        with pytest.raises(VaultError):
+            line.receive(0.2)
+    far.sendall(b"\0\0")
+    with pytest.raises(TimeoutError):
+        line.receive(0.2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rank", -1), ("rank", True), ("rank", 2**53), ("rank", "5"), ("layout", [1, 2])],
+)
+def test_a_part_of_the_state_that_is_none_is_no_message(ends, field, value):
+    line, far = ends
+    told = codec.encode(Message, LEASE)
+    told["held"][field] = value
+    say(far, json.dumps(told).encode())
+    with pytest.raises(VaultError, match="no message"):
+        line.receive(0.2)
+
+
+def test_numbers_that_count_nothing_are_no_message(ends):
+    line, far = ends
+    for wrong in ({"slot": -1}, {"slot": 2**53}):
+        say(far, json.dumps({"is": "SealSlot", **wrong}).encode())
+        with pytest.raises(VaultError, match="is no count"):
+            line.receive(0.2)
+
+
+@pytest.fixture
+def vault(tmp_path):
+    memory = VaultMemory(tmp_path / "vault")
+    memory.open()
+    timers = Timers(patience_s=0.2)
+    server = VaultServer.open("127.0.0.1", Shelf(memory), token=TOKEN, timers=timers)
+    yield server
+    server.close()
+    memory.close()
+
+
+def test_a_vault_refuses_who_talks_in_another_format_and_says_both(vault):
+    host, port = vault.address.split(":")
+    with closing(Line(socket.create_connection((host, int(port))), 2.0)) as line:
+        line.send_bytes(TOKEN.encode() + HELLO.pack(7))
+        with pytest.raises(VaultError, match="in format 1, and this one was addressed in format 7"):
+            line.ask(LEASE, 2.0)
+        with pytest.raises(EOFError):
+            line.receive(2.0)
+
+
+def test_a_vault_says_nothing_to_who_has_not_the_token(vault):
+    with closing(Line.open(vault.address, TOKEN[::-1], 2.0)) as line, pytest.raises(OSError):  # noqa: PT011 - of several kinds
+        line.ask(LEASE, 2.0)
+
+
+@pytest.mark.parametrize("message", [NowStable(), SealSlot(slot=0), Refused(error="no")])
+def test_a_word_out_of_place_ends_the_connection(vault, message):
+    line = Line.open(vault.address, TOKEN, 2.0)
+    with closing(line), pytest.raises(VaultError, match="ended the connection"):
+        line.ask(message, 2.0)
+
+
+def test_a_slot_that_is_not_leased_ends_the_connection(vault):
+    keep = KeepCopies(generation=1, held=HELD, size_bytes=5000, from_step=0, slots=2)
+    for first, word in ((LEASE, SealSlot(slot=3)), (keep, PutCopy(slot=3, step=1, digest=""))):
+        with closing(Line.open(vault.address, TOKEN, 2.0)) as line:
+            line.ask(first, 2.0)
+            with pytest.raises(VaultError, match="ended the connection"):
+                line.ask(word, 2.0)
+
+
+def test_a_vault_answers_in_the_same_words(vault):
+    with closing(Line.open(vault.address, TOKEN, 2.0)) as line:
+        with pytest.raises(VaultError, match="no snapshot of generation 1 at step 9"):
+            line.ask(ReadHeader(generation=1, step=9, held=HELD), 2.0)
+        leased = line.ask(LEASE, 2.0)
+        assert isinstance(leased, SlotsLeased)
+        assert len(leased.paths) == 3
