@@ -5,11 +5,14 @@ clock a test may take some times as long, which catches those that wait.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import find, settings
 from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent / "builders"))  # for all tiers
 
 # The tiers' budgets bound the time; the same examples each time, since no test may need luck.
 settings.register_profile("remesh", deadline=None, derandomize=True, database=None)

@@ -2,6 +2,7 @@
 
 import torch
 
+from manifests import checkpoint_manifest
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.headers import shard_names
 from remesh.parallel.state.root_manifest import (
@@ -28,16 +29,7 @@ def write(storage, ref, num_writers=3, tensors=None):
 
 
 def manifest_of(ref, files, **values):
-    return CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=ref.step),
-        files=tuple(files),
-        created_by={},
-        **values,
-    )
+    return checkpoint_manifest(ref, files, position=ref.step, **values)
 
 
 def write_and_commit(storage, ref, num_writers=3, tensors=None):

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 import xxhash
 
+from manifests import checkpoint_manifest
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
@@ -49,15 +50,7 @@ def state(seed=0):
 
 
 def manifest_of(files, ref=REF):
-    return CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
-        fingerprint={"model.width": 6},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=480),
-        files=tuple(files),
-        created_by={"remesh": "0"},
-    )
+    return checkpoint_manifest(ref, files, position=480, fingerprint={"model.width": 6})
 
 
 def write(storage, tensors, ref=REF, num_writers=3):

@@ -14,6 +14,7 @@ from converted_ranks import (
     train_and_save,
 )
 
+from manifests import checkpoint_manifest
 from remesh.actors.checkpoints.looking import find
 from remesh.actors.checkpoints.exporting import export
 from remesh.actors.storage.file_storage import LocalStorage
@@ -85,15 +86,8 @@ def commit_model(run, files, config):
     values = {name: getattr(config, name) for name in config.__dataclass_fields__}
     del values["seq_len"]
     fingerprint = {f"model.{name}": value for name, value in values.items()}
-    manifest = CheckpointManifest(
-        step=AFTER.step,
-        generation=AFTER.generation,
-        fingerprint={**fingerprint, "train.seq_len": SEQ_LEN},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=12),
-        files=tuple(files),
-        created_by={},
-    )
+    fingerprint["train.seq_len"] = SEQ_LEN
+    manifest = checkpoint_manifest(AFTER, files, position=12, fingerprint=fingerprint)
     commit(LocalStorage(run), manifest)
 
 

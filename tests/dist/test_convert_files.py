@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_engine import MODEL, spec, started, state_hash, work_of
 
+from manifests import checkpoint_manifest
 from remesh.actors.checkpoints.importing import START, write_start
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.step.engine import Engine
@@ -79,16 +80,7 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
     run, notes = LocalStorage(tmp_path / "run"), []
     files = write_start(run, SHAPES, opened(folder), notes.append, file_bytes=200_000)
     assert len(files) == len(notes) > 2
-    manifest = CheckpointManifest(
-        step=0,
-        generation=0,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=0),
-        files=tuple(files),
-        created_by={},
-    )
-    assert commit(run, manifest) == START
+    assert commit(run, checkpoint_manifest(START, files)) == START
     assert verify(run, START) == sum(file.size_bytes for file in files)
     mesh = Mesh.alone()
     fresh, imported = started(mesh), Engine(spec())

@@ -7,6 +7,7 @@ import pytest
 import torch
 from small_engine import spec, started, work_of
 
+from manifests import checkpoint_manifest
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.layout import Layout
@@ -168,25 +169,13 @@ def load(engine, storage):
     engine.load(read_fragments(storage, REF, wanted), REF.step)
 
 
-def manifest(files):
-    return CheckpointManifest(
-        step=REF.step,
-        generation=REF.generation,
-        fingerprint={},
-        bit_key="",
-        data=DataPosition(digest="", position=0),
-        files=files,
-        created_by={},
-    )
-
-
 def saved(pool, function, root):
     """The folder and the results of each layout."""
     found = {}
     for name, case in CASES.items():
         folder = root / name
         outcomes = pool.run(function, case.layout.world_size, name, folder)
-        assert commit(LocalStorage(folder), manifest(tuple(file for file, _ in outcomes))) == REF
+        assert commit(LocalStorage(folder), checkpoint_manifest(REF, tuple(file for file, _ in outcomes))) == REF
         found[name] = folder, outcomes[0][1]
     return found
 

@@ -5,13 +5,13 @@ import torch
 from s3_server import HOST, make_bucket, s3_server
 from small_engine import spec, started, state_hash, work_of
 
+from control_values import record
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder, check_shared
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
-from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.job.job import parse_job
 from remesh.parallel.groups.collectives import all_reduce_
@@ -74,7 +74,7 @@ class Run:
         if not self.saver.is_prepared:
             self.saver.prepare(part, rank=0, num_writers=1)
         if loss is not None:
-            self.losses.note(StepsDone(worker="w", generation=1, records=(record(step, loss),)))
+            self.losses.note(StepsDone(worker="w", generation=1, records=(record(step, loss=loss),)))
         self.saver.save(CheckpointRef(step=step, generation=1))
         self.saver.wait()
         saved = self.events[-1]
@@ -83,11 +83,6 @@ class Run:
         answer = commit_checkpoint(self.folder, self.spec, command, self.losses.at(step))
         assert isinstance(answer, CheckpointCommitted), answer
         return [state.step for state in reversed(self.folder.checkpoints())]
-
-
-def record(step, loss):
-    numbers = dict.fromkeys(("grad_norm", "lr", "step_s", "ended_s"), 0.0)
-    return StepRecord(step=step, loss=loss, tokens=1, samples=1, digest="", applied=True, **numbers)
 
 
 def tiny_part():
@@ -127,7 +122,7 @@ def test_those_of_every_nth_step_and_the_best_stay_for_good(tmp_path):
 def test_only_the_losses_of_the_newest_steps_are_kept():
     losses = LossesByStep()
     for first in range(0, 30_000, 1000):
-        records = tuple(record(first + number, 0.5) for number in range(1000))
+        records = tuple(record(first + number, loss=0.5) for number in range(1000))
         losses.note(StepsDone(worker="w", generation=1, records=records))
     assert losses.at(29_999) == losses.at(20_000) == 0.5
     assert losses.at(19_999) is None

@@ -7,6 +7,7 @@ import time
 import pytest
 from small_engine import spec, started, state_hash, work_of
 
+from control_values import held, slot
 from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.actors.vault.vault_memory import VaultMemory
@@ -149,8 +150,7 @@ def restore_from(seat, slots, at_step):
 
 
 def slot_of(rank, generation, step):
-    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
-    return VaultSlot(vault="", held=held, generation=generation, step=step)
+    return slot("", held(rank, dp=2, shard_size=2), step, generation)
 
 
 def test_what_was_safe_comes_back_with_the_same_bits_from_either_vault(pool, vaults):

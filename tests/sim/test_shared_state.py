@@ -1,9 +1,10 @@
 """Clusters whose workers hold parts of the state: tp groups, ZeRO groups, and both."""
 
 import pytest
+from control_values import held
 
 from remesh.orchestrator.control.words.commands import Form
-from remesh.orchestrator.control.words.records import FreshState, Held, Member, PeerState
+from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.coupling import SimMesh
 from remesh.orchestrator.sim.faults import PlannedFault
@@ -90,10 +91,6 @@ def test_meshes_have_whole_groups_only():
     assert outcome.status == "finished"
 
 
-def held(rank, *, dp=1, tp=1, shard_size=1):
-    return Held(layout=Layout(dp=dp, tp=tp), shard_size=shard_size, rank=rank)
-
-
 def test_parts_are_whole_when_all_of_one_cut_are_there():
     assert not is_whole([])
     assert is_whole([held(3, dp=4)])
@@ -117,7 +114,7 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
                 node="n",
                 rank=rank,
                 at_step=step,
-                held=Held(layout=layout, shard_size=shard_size, rank=rank),
+                held=held(rank, layout=layout, shard_size=shard_size),
             )
             for rank, step in enumerate(at_steps)
         ),

@@ -1,6 +1,7 @@
 """Plays the cluster around a controller whose every event is journalled and counted."""
 
-from control_drive import Drive, records
+from control_drive import Drive
+from control_values import records
 
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal

@@ -3,7 +3,7 @@
 import json
 import time
 
-from control_drive import records
+from control_values import records
 from tallied_drive import tallied, through_everything
 
 from remesh.actors.controller import replay

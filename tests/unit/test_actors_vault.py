@@ -8,6 +8,7 @@ from contextlib import closing
 from itertools import pairwise
 
 import pytest
+from control_values import held
 
 from remesh.actors.node.leftovers import folder_name, sweep
 from remesh.actors.vault.shelf import Claim, Shelf
@@ -15,9 +16,7 @@ from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault.wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
 from remesh.actors.worker.snapshot_pace import Pace
-from remesh.orchestrator.control.words.records import Held
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef
@@ -107,9 +106,9 @@ def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path
 
 def claim(generation, rank=0, from_step=0, **more):
     start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
-    held = Held(layout=Layout(dp=2), shard_size=2, rank=rank)
+    part = held(rank, dp=2, shard_size=2)
     made = Claim(
-        generation=generation, held=held, size_bytes=header.size_bytes, from_step=from_step, **more
+        generation=generation, held=part, size_bytes=header.size_bytes, from_step=from_step, **more
     )
     return made, start
 
@@ -220,9 +219,9 @@ def test_a_line_ends_at_what_is_no_message():
 
 
 def test_held_travels_as_it_is_and_nonsense_does_not():
-    held = Held(layout=Layout(dp=4, tp=2), shard_size=2, rank=5)
-    told = told_held(held)
-    assert heard_held(told) == held
+    part = held(5, dp=4, tp=2, shard_size=2)
+    told = told_held(part)
+    assert heard_held(told) == part
     for wrong in ({**told, "rank": -1}, {**told, "rank": True}, {**told, "layout": [1, 2]}):
         with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
             heard_held(wrong)

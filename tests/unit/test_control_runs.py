@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from control_drive import Drive, of, records, running
+from control_drive import Drive, of, running
+from control_values import records
 
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import commands as cmd

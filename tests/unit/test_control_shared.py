@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from control_drive import Drive, of, records, running
+from control_drive import Drive, of, running
+from control_values import held, records
 
 from remesh.actors.orders import VaultMap, form_order
 from remesh.orchestrator.control.memory.timers import Timers
@@ -12,7 +13,6 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import (
     CheckpointState,
     FreshState,
-    Held,
     Member,
     PeerState,
 )
@@ -38,7 +38,7 @@ def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
             node="n",
             rank=rank,
             at_step=at_step,
-            held=Held(layout=layout, shard_size=shard_size, rank=ranks[rank] if ranks else rank),
+            held=held(ranks[rank] if ranks else rank, layout=layout, shard_size=shard_size),
         )
         for rank, at_step in enumerate(at_steps)
     ]
@@ -46,10 +46,10 @@ def members(*at_steps, dp=1, tp=1, shard_size=1, ranks=None):
 
 def test_a_part_follows_from_the_place_in_the_mesh():
     layout = Layout(dp=4, tp=2)
-    parts = [Held(layout=layout, shard_size=2, rank=rank).part for rank in range(8)]
+    parts = [held(rank, layout=layout, shard_size=2).part for rank in range(8)]
     assert parts == [(0, 0), (1, 0), (0, 1), (1, 1)] * 2
-    assert {Held(layout=layout, rank=rank).part for rank in range(8)} == {(0, 0), (1, 0)}
-    assert Held(layout=Layout(dp=9), rank=7).part == Held().part == (0, 0)
+    assert {held(rank, layout=layout).part for rank in range(8)} == {(0, 0), (1, 0)}
+    assert held(7, dp=9).part == held().part == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,9 @@ def test_a_member_fenced_before_it_restored_holds_the_part_that_it_had():
     half = drive.members[1:]
     drive.park(10, workers=drive.members[:1], held_in=2)
     drive.park(10, workers=half, held_in=1)
-    held = {m.worker: m.held for m in drive.state.current.members}
+    parts = {m.worker: m.held for m in drive.state.current.members}
     ranks = {m.worker: m.rank for m in first.members}
-    assert all(
-        held[name] == Held(layout=first.layout, shard_size=3, rank=ranks[name]) for name in half
-    )
+    assert all(parts[name] == held(ranks[name], layout=first.layout, shard_size=3) for name in half)
     assert drive.state.current.restore == PeerState(step=10, source=0)
 
 

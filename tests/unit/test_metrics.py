@@ -4,10 +4,9 @@ import math
 import re
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
-from control_drive import records
+from control_values import records
 from needed import program
 from prometheus_client.parser import text_string_to_metric_families
 from tallied_drive import TalliedDrive, tallied, through_everything
@@ -150,9 +149,8 @@ def test_a_replayed_journal_shows_the_same_as_the_live_run():
 
 def test_losses_that_are_no_numbers_are_shown_as_such():
     drive = tallied(10)
-    bad = [replace(record, loss=math.nan) for record in records(11, 11, drive.now_s)]
-    bad = [replace(record, grad_norm=math.inf, applied=False) for record in bad]
-    drive.all(ev.StepsDone, workers=drive.members[:1], records=tuple(bad))
+    bad = records(11, 11, drive.now_s, loss=math.nan, grad_norm=math.inf, applied=False)
+    drive.all(ev.StepsDone, workers=drive.members[:1], records=bad)
     shown = series(drive)
     assert math.isnan(shown["remesh_loss",])
     assert math.isinf(shown["remesh_gradient_norm",])
