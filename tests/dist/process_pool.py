@@ -52,15 +52,21 @@ class Seat:
     def form_part(self, size, number):
         """A group of the first `size` processes; `number` tells such groups of one run apart."""
         generation = self.generation * 1000 + 10**9 + number
-        return Group.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
+        return Group.form(
+            replace(self.rendezvous(generation=generation), size=size), GenerationFence()
+        )
 
     def mesh(self, layout=None, shard_size=1, fence=None, **timeouts):
-        return Mesh.form(self.rendezvous(**timeouts), fence or GenerationFence(), layout, shard_size)
+        return Mesh.form(
+            self.rendezvous(**timeouts), fence or GenerationFence(), layout, shard_size
+        )
 
     def mesh_part(self, size, number):
         """As `form_part`, for a mesh of replicas."""
         generation = self.generation * 1000 + 10**9 + number
-        return Mesh.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
+        return Mesh.form(
+            replace(self.rendezvous(generation=generation), size=size), GenerationFence()
+        )
 
     def form(self, fence=None, **timeouts):
         return Group.form(self.rendezvous(**timeouts), fence or GenerationFence())

@@ -1,17 +1,15 @@
 """Small checkpoints whose values tell their step, for tests of what becomes of them."""
 
 import torch
-
 from manifests import checkpoint_manifest
+
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
-    DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 

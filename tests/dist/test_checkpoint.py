@@ -9,21 +9,20 @@ import pytest
 import safetensors.torch
 import torch
 import xxhash
-
 from manifests import checkpoint_manifest
+
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import shard_digest, shard_names
+from remesh.parallel.state.reading import read, verify
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
     DataPosition,
     ShardFile,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read, verify
 from remesh.parallel.state.shards import encode_fragments, encode_shard, write_shard
 from remesh.parallel.state.storage import Storage
 

@@ -11,8 +11,8 @@ from small_checkpoint import manifest_of, newest_state, save, state, write, writ
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 NEW = CheckpointRef(step=20, generation=1)
 NOBODY = 65534

@@ -11,8 +11,8 @@ from small_checkpoint import manifest_of
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.reading import read
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 NUM_KILLS = 20

@@ -13,21 +13,18 @@ from converted_ranks import (
     put_together,
     train_and_save,
 )
-
 from manifests import checkpoint_manifest
-from remesh.actors.checkpoints.looking import find
+from small_engine import zero
+
 from remesh.actors.checkpoints.exporting import export
+from remesh.actors.checkpoints.looking import find
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.files.convert import read_model
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
-    DataPosition,
-)
 
-ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+ZERO3 = zero(3)
 LAYOUTS = {
     "tp2": (Layout(tp=2), ZeroSpec()),
     "zero3": (Layout(dp=2), ZERO3),

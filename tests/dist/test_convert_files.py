@@ -6,16 +6,12 @@ import pickle
 
 import pytest
 import torch
+from manifests import checkpoint_manifest
 from safetensors.torch import load_file, save_file
 from small_engine import MODEL, spec, started, state_hash, work_of
 
-from manifests import checkpoint_manifest
 from remesh.actors.checkpoints.importing import START, write_start
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert import (
     CONFIG,
     INDEX,
@@ -25,12 +21,15 @@ from remesh.parallel.files.convert import (
     write_model,
 )
 from remesh.parallel.files.convert_names import hugging_face_name
-from remesh.parallel.model.initial import initial_value
-from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.files.foreign import read_stored, safetensors_file
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.model.initial import initial_value
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import parameter_shapes
+from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.root_manifest import CheckpointManifest, DataPosition
 from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.step.engine import Engine
 
 SHAPES = parameter_shapes(MODEL)
 EMBEDDING = "model.embed_tokens.weight"

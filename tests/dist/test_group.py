@@ -12,10 +12,10 @@ from process_pool import HOST, Seat
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups import group as group_module
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.store import StoreClient
+from remesh.parallel.plan.errors import Cancelled, GroupError
 
 
 def sum_of_ranks(seat):

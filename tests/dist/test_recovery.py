@@ -11,9 +11,9 @@ import torch
 from small_engine import started, state_hash, work_of
 
 from remesh.parallel.groups import collectives
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.holding.restore import share_state
+from remesh.parallel.plan.errors import Cancelled, GroupError
 
 NUM_STEPS = 8
 NUM_OPERATIONS = 15  # of a step at four ranks: three leaves of two microbatches

@@ -2,28 +2,28 @@
 
 import pytest
 import torch
-from s3_server import HOST, make_bucket, s3_server
-from small_engine import spec, started, state_hash, work_of
-
 from control_values import record
+from s3_server import HOST, make_bucket, s3_server
+from small_engine import spec, started, state_hash, work_of, zero
+
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder, check_shared
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
-from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.job.job import parse_job
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.groups.collectives import all_reduce_
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.written_part import own_part
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
+from remesh.parallel.step.engine import Engine
 
 JOB = """
 job.name = "small"
@@ -74,7 +74,9 @@ class Run:
         if not self.saver.is_prepared:
             self.saver.prepare(part, rank=0, num_writers=1)
         if loss is not None:
-            self.losses.note(StepsDone(worker="w", generation=1, records=(record(step, loss=loss),)))
+            self.losses.note(
+                StepsDone(worker="w", generation=1, records=(record(step, loss=loss),))
+            )
         self.saver.save(CheckpointRef(step=step, generation=1))
         self.saver.wait()
         saved = self.events[-1]
@@ -204,7 +206,7 @@ def test_a_place_that_is_another_one_on_another_node_is_named(tmp_path):
 
 LAYOUTS = {
     "dp3": (Layout(dp=3), 1, ZeroSpec()),
-    "zero": (Layout(dp=4), 4, ZeroSpec(stage=3, bucket_bytes=1 << 14)),
+    "zero": (Layout(dp=4), 4, zero(3)),
     "hybrid": (Layout(dp=4), 2, ZeroSpec(stage=1, group=2)),
     "tp2": (Layout(dp=2, tp=2), 1, ZeroSpec()),
 }

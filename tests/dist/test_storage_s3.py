@@ -14,8 +14,8 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read, read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 HASTY = Patience(num_tries=3, try_s=2, pause_s=0.01)
 NEW = CheckpointRef(step=20, generation=1)

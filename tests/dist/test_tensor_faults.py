@@ -9,8 +9,8 @@ import weakref
 import pytest
 from tensor_model import batch, config_of, formed
 
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.plan.errors import Cancelled, GroupError
 
 
 def disturbed(seat, sequence, disturb):

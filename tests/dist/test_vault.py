@@ -5,27 +5,26 @@ import signal
 import time
 
 import pytest
-from small_engine import spec, started, state_hash, work_of
-
 from control_values import held, slot
+from small_engine import spec, started, state_hash, work_of, zero
+
 from remesh.actors.orders import FormOrder, VaultOrder
-from remesh.actors.worker.snapshot_taker import SnapshotTaker
-from remesh.actors.vault.vault_memory import VaultMemory
-from remesh.actors.vault.slot_reader import reading
-from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.shelf import Shelf
-from remesh.orchestrator.control.words.records import FreshState, Held, VaultSlot
+from remesh.actors.vault.slot_reader import reading
+from remesh.actors.vault.vault_memory import VaultMemory
+from remesh.actors.vault.vault_server import VaultServer
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.memory.timers import Timers
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import GroupError, SlotError
-from remesh.parallel.plan.layout import Layout
+from remesh.orchestrator.control.words.records import FreshState
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.slot_source import SlotSource
-from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.plan.errors import GroupError, SlotError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.step.engine import Engine
 
 TOKEN = "0123456789abcdef" * 2
 TIMERS = Timers(patience_s=0.2)
-ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+ZERO3 = zero(3)
 STEPS = 6
 
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 import torch
-from small_engine import spec, started, work_of
+from small_engine import formed, spec, work_of, zero
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
 from remesh.parallel.plan.schedules import Vote, data_parallel_schedule
-from remesh.parallel.spec import Precision, ZeroSpec
+from remesh.parallel.spec import Precision
 from remesh.parallel.step.vote import Ballot
 
 NUM_RANKS = 4
@@ -34,16 +34,16 @@ SMALL_THINGS = 1 << 16  # bytes: tables of angles, tokens, the chunk sums of the
 
 
 def engine_spec(stage, *, num_leaves=NUM_RANKS, model=MODEL, precision=BF16, **more):
-    zero = ZeroSpec(stage=stage, bucket_bytes=BUCKET_BYTES, keep_gathered=more.pop("kept", False))
-    return spec(num_leaves, 1, model=model, precision=precision, zero=zero, **more)
+    kept = more.pop("kept", False)
+    shared = zero(stage, bucket_bytes=BUCKET_BYTES, keep_gathered=kept)
+    return spec(num_leaves, 1, model=model, precision=precision, zero=shared, **more)
 
 
 def held(seat, stage, more):
     """Of the second step: what is held at its vote and after it, and all new storages' bytes."""
     before = set(storages())
     chosen = engine_spec(stage, **more)
-    mesh = seat.mesh(Layout(dp=seat.size), chosen.zero.shard_size(seat.size))
-    engine = started(mesh, chosen)
+    mesh, engine = formed(seat, Layout(dp=seat.size), chosen)
     vote = data_parallel_schedule(engine.assembly.portion, 1).index(Vote())
     at_vote = {}
 
@@ -114,8 +114,7 @@ def gathered(seat):
     """Buckets whose weights are there while each block computes, the rooms they lie in, and the
     most that gradients and their exchange took.
     """
-    mesh = seat.mesh(Layout(dp=seat.size), seat.size)
-    engine = started(mesh, engine_spec(3))
+    mesh, engine = formed(seat, Layout(dp=seat.size), engine_spec(3))
     model, weights = engine.assembly.model, engine.assembly.weights
     seen, lent = [], []
 
@@ -142,8 +141,7 @@ def test_one_block_is_gathered_at_a_time_and_another_on_its_way(pool):
 
 
 def sent(seat, layout, chosen):
-    mesh = seat.mesh(layout, chosen.zero.shard_size(layout.dp))
-    engine = started(mesh, chosen)
+    mesh, engine = formed(seat, layout, chosen)
     before = mesh.bytes_sent
     engine.step(1, work_of(mesh, 1))
     mesh.close()
