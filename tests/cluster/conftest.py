@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # place.py is no package
 
 import hosts as real_hosts
+import needed
 from local_hosts import LocalHosts
 from place import SHORT, Place
 
@@ -60,7 +61,7 @@ def hosts(why_no_hosts):
 def namespaces(why_no_hosts):
     """For a test that sessions in the place of hosts do not serve."""
     if why_no_hosts:
-        pytest.skip(f"needs hosts with networks of their own: {why_no_hosts}")
+        needed.do_without(f"there are no hosts with networks of their own: {why_no_hosts}")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -3,6 +3,7 @@
 import errno
 import os
 
+import needed
 import pytest
 import torch
 from recorded_disk import HastyDisk
@@ -107,7 +108,12 @@ def open_folder(tmp_path):
     return tmp_path
 
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
+@pytest.fixture
+def root():
+    needed.root()
+
+
+needs_root = pytest.mark.usefixtures("root")
 
 
 @needs_root
