@@ -2,11 +2,12 @@
 
 import contextlib
 import signal
-import time
+import threading
 
 import pytest
 from control_values import held, slot
 from small_engine import spec, started, state_hash, work_of, zero
+from waiting import NEVER_S, PATIENCE_S, soon
 
 from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.vault.shelf import Shelf
@@ -65,8 +66,8 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         world_size=size,
         store_host="",
         store_port=0,
-        form_timeout_s=5,
-        op_timeout_s=5,
+        form_timeout_s=PATIENCE_S,
+        op_timeout_s=NEVER_S,
         layout=Layout(dp=size),
         shard_size=size,
         restore=FreshState(),
@@ -84,13 +85,6 @@ def ready_snapshots(order, mesh, engine):
     snapshots.enter(order, mesh, engine.shard_state)
     soon(lambda: snapshots.ballot(1)[1])
     return snapshots
-
-
-def soon(condition, limit_s=5.0):
-    limit_s += time.monotonic()
-    while not condition() and time.monotonic() < limit_s:
-        time.sleep(0.002)
-    return condition()
 
 
 def train(engine, mesh, snapshots, steps):
@@ -203,7 +197,7 @@ def die_in_mid_copy(seat, address):
 def test_a_worker_killed_in_mid_copy_leaves_what_it_had_copied_whole(pool, vaults):
     run = pool.start(die_in_mid_copy, 1, vaults[0].address)
     with contextlib.suppress(Exception):
-        run.results(timeout_s=10)
+        run.results()
     assert soon(lambda: vaults[0].told() == [(1, 0), (2, 0)]), vaults[0].told()
     lease = vaults[0].shelf._leases[0]
     assert soon(lambda: not lease.open)
@@ -241,17 +235,23 @@ def hold_on(seat, own, buddy):
 
 
 def test_while_copies_are_in_flight_nothing_is_stable_and_no_slot_is_used_twice(pool, vaults):
-    held_up = VaultServer.open("127.0.0.1", SlowShelf(vaults[1].memory), token=TOKEN, timers=TIMERS)
+    slow = SlowShelf(vaults[1].memory)
+    held_up = VaultServer.open("127.0.0.1", slow, token=TOKEN, timers=TIMERS)
     stable, taken = pool.run(hold_on, 1, vaults[0].address, held_up.address)[0]
     assert stable == [-1] * 5
     assert taken == [1, 2, 3]
     assert vaults[0].told() == [(1, 0), (2, 0), (3, 0)]
+    slow.let_go.set()
     held_up.close()
 
 
 class SlowShelf(Shelf):
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.let_go = threading.Event()
+
     def admit(self, lease, number, digest):
-        time.sleep(3)
+        assert self.let_go.wait(PATIENCE_S)
         return super().admit(lease, number, digest)
 
 

@@ -5,11 +5,11 @@ Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 5, with 12 bytes of 
 """
 
 import gc
-import time
 
 import pytest
 import torch
 from small_engine import formed, spec, work_of, zero
+from waiting import soon
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
@@ -64,13 +64,15 @@ def settled_bytes(before, limit):
 
     A thread of gloo holds the tensors of an operation a moment longer than whoever waits for it.
     """
-    deadline_s = time.monotonic() + 2
-    while True:
+    sizes = []
+
+    def settled():
         found = storages()
-        new = sum(nbytes for pointer, nbytes in found.items() if pointer not in before)
-        if new <= limit or time.monotonic() > deadline_s:
-            return new
-        time.sleep(0.01)
+        sizes.append(sum(nbytes for pointer, nbytes in found.items() if pointer not in before))
+        return sizes[-1] <= limit
+
+    soon(settled)
+    return sizes[-1]
 
 
 def storages():

@@ -21,12 +21,15 @@ CLOCKS |= {f"{clock}_ns" for clock in CLOCKS}
 class Clocks(ast.NodeVisitor):
     """Of one file: the names that stand for moments and for times, as far as it is known yet."""
 
-    def __init__(self):
+    def __init__(self, tree):
         self.moments, self.times = set(), set()
+        self._own = {part.name for part in ast.walk(tree) if isinstance(part, ast.FunctionDef)}
         self._functions = []
 
     def says_moment(self, node):
-        return any(self._is_clock(part) or _name(part) in self.moments for part in ast.walk(node))
+        return any(
+            self._is_clock(part) or _name(part) in self.moments for part in self._parts(node)
+        )
 
     def says_time(self, node):
         return any(
@@ -37,7 +40,7 @@ class Clocks(ast.NodeVisitor):
                 and self.says_moment(part.left)
                 and self.says_moment(part.right)
             )
-            for part in ast.walk(node)
+            for part in self._parts(node)
         )
 
     def compares(self, node):
@@ -77,6 +80,13 @@ class Clocks(ast.NodeVisitor):
                 self._learn(_name(node.func.value), argument)
         self.generic_visit(node)
 
+    def _parts(self, node):
+        """As `ast.walk`, but not what is handed to a function of the file: its returns tell."""
+        yield node
+        is_own = isinstance(node, ast.Call) and _name(node.func) in self._own
+        for part in [node.func] if is_own else ast.iter_child_nodes(node):
+            yield from self._parts(part)
+
     def _learn(self, name, value):
         if name and self.says_time(value):
             self.times.add(name)
@@ -106,7 +116,8 @@ def _targets(node):
 
 def comparisons(text):
     """The lines of asserts that compare clocks."""
-    tree, clocks, known = ast.parse(text), Clocks(), None
+    tree = ast.parse(text)
+    clocks, known = Clocks(tree), None
     while known != (known := (set(clocks.moments), set(clocks.times))):
         clocks.visit(tree)
     asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
@@ -138,6 +149,7 @@ CAUGHT = {
 FREE = {
     "a date in a value": "record = Record(ended_s=time.time() - age_s)\nassert record",
     "a record of now": "def record():\n return Record(time.time())\nassert heard == record()",
+    "a delay": "def kill(s):\n return s > 1\na = time.time()\nassert kill(time.time() - a)",
     "an object's moment": "watch.seen_s = time.time()\nassert len(watch.events) < 3",
     "a deadline": "end = time.time() + 60\nwhile time.time() < end:\n pass\nassert found",
     "a number": "assert count < 3",
