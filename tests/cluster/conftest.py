@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # place.py is no package
 
 import hosts as real_hosts
 import needed
+from curve import Curve
 from local_hosts import LocalHosts
 from place import SHORT, Place
 
@@ -41,6 +42,18 @@ def short_undisturbed(cluster, cluster_place):
     outcome = cluster_place.run(SHORT, "--address", cluster.address)
     assert outcome.code == 0, outcome.err + outcome.out
     return outcome.report
+
+
+@pytest.fixture(scope="session")
+def curve(cluster, cluster_place):
+    """What every run of the short job trains, whatever happens to it."""
+    return Curve(cluster_place, cluster, "curve")
+
+
+@pytest.fixture(scope="session")
+def curve_of_four(cluster, cluster_place):
+    """The same for at most four workers, whose batches fall into other leaves."""
+    return Curve(cluster_place, cluster, "curve-of-four", "elastic.max_workers=4", at_first=80)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import pytest
 from control_drive import Drive, of, running
 from control_values import records
 from counted import growth, lines_run
+from sized import a_loss_among
 
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import commands as cmd
@@ -117,31 +118,19 @@ def test_the_view_tells_who_is_where():
     assert not view.ended
 
 
-def a_loss_among(size):
-    nodes = tuple((f"node-{number:05d}", 8) for number in range(size // 8))
-    drive = running(10, nodes=nodes, max_dp=size)
-
-    def lose_one():
-        fences = of(cmd.Fence, drive.lose("worker-77"))
-        drive.park(10)
-        return fences
-
-    return drive, lose_one
-
-
 def test_a_member_costs_the_same_among_thousands():
-    assert growth(lambda size: lines_run(a_loss_among(size)[1]), 256, 2048) < 1.5
+    assert growth(lambda num: lines_run(a_loss_among(num)[1]), 32, 256) < 1.5
 
 
 @pytest.fixture
 def huge():
-    return a_loss_among(16_384)
+    return a_loss_among(2048)
 
 
 def test_sixteen_thousand_members_are_fenced_and_formed(huge):
     drive, lose_one = huge
     size = len(drive.members)
     assert drive.state.current.restore == FreshState()
-    (fence,) = lose_one()
+    (fence,) = of(cmd.Fence, lose_one())
     assert size == 16_384
     assert len(fence.workers) == len(drive.members) == size - 1

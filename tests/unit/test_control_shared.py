@@ -4,6 +4,7 @@ import pytest
 from control_drive import Drive, of, running
 from control_values import held, records
 from counted import growth, lines_run
+from sized import a_lost_part_among
 
 from remesh.actors.orders import VaultMap, form_order
 from remesh.orchestrator.control.memory.timers import Timers
@@ -248,26 +249,13 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
     assert first.ranks_to_fill == (0,)
 
 
-def a_loss_among(num_nodes):
-    """A mesh that trains on so many nodes of 8, and the loss of one of its members."""
-    nodes = tuple((f"node-{number:05d}", 8) for number in range(num_nodes))
-    shared = {"max_dp": num_nodes, "tp": 8, "zero_stage": 3, "zero_group": 16}
-    drive = running(10, nodes=nodes, **shared)
-
-    def lose_one():
-        drive.lose("worker-77")
-        drive.park(10)
-
-    return drive, lose_one
-
-
 def test_a_part_costs_the_same_among_thousands_of_members():
-    assert growth(lambda num: lines_run(a_loss_among(num)[1]), 32, 256) < 1.5
+    assert growth(lambda num: lines_run(a_lost_part_among(num)[1]), 32, 256) < 1.5
 
 
 @pytest.fixture
 def huge():
-    return a_loss_among(2048)
+    return a_lost_part_among(2048)
 
 
 def test_parts_on_sixteen_thousand_members_are_found(huge):

@@ -6,6 +6,7 @@ import pytest
 from control_drive import Drive, of, running
 from control_values import held, slot
 from counted import growth, lines_run
+from sized import slots_of
 
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
@@ -19,7 +20,6 @@ from remesh.orchestrator.control.words.records import (
     PeerState,
 )
 from remesh.orchestrator.control.words.recovery import decide_restore, slot_label
-from remesh.parallel.plan.layout import Layout
 
 FOUR = (("head", 2), ("b", 2))
 SAVED = CheckpointState(step=40, name="step-40")
@@ -323,30 +323,13 @@ def test_the_first_rank_that_holds_a_part_is_the_one_that_puts_snapshots():
     assert [part(rank, shard_size=1).is_first for rank in range(4)] == [True] + [False] * 3
 
 
-def a_lost_part_of(num_nodes):
-    """Rank 0 of so many nodes of 8 is lost; a rank has three slots, each in two vaults."""
-    layout, size = Layout(dp=num_nodes, tp=8), 8 * num_nodes
-    parts = [held(rank, layout=layout, shard_size=num_nodes) for rank in range(size)]
-    live = [
-        Member(worker=f"w{r}", node=f"n{r // 8}", rank=r, at_step=45, held=parts[r])
-        for r in range(1, size)
-    ]
-    slots = [
-        slot(f"n{(r // 8 + away) % num_nodes}", parts[r], step)
-        for step in (43, 44, 45)
-        for away in (0, 1)
-        for r in range(size)
-    ]
-    return live, [], (), slots
-
-
 def test_a_slot_costs_the_same_among_thousands():
-    assert growth(lambda num: lines_run(decide_restore, *a_lost_part_of(num)), 32, 256) < 1.5
+    assert growth(lambda num: lines_run(decide_restore, *slots_of(num)), 32, 256) < 1.5
 
 
 @pytest.fixture
 def huge():
-    return a_lost_part_of(2048)
+    return slots_of(2048)
 
 
 def test_one_part_in_a_hundred_thousand_slots_is_found(huge):

@@ -5,6 +5,7 @@ import pytest
 from counted import growth, lines_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sized import columns, slices
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, flat_boxes, whole
 
@@ -76,14 +77,6 @@ def test_any_grid_covers_and_no_part_can_be_missing_or_doubled(parts, data):
     rest = [part for part in parts if part != chosen]
     assert not rest or cover_problems(rest)
     assert cover_problems([*parts, chosen])
-
-
-def slices(num):
-    return [box((row, 0), (1, 8), shape=(num, 8)) for row in range(num)]
-
-
-def columns(num):
-    return [box((0, column), (8, 1), shape=(8, num)) for column in range(num)]
 
 
 @pytest.mark.parametrize("parts", [slices, columns])

@@ -9,20 +9,14 @@ from control_values import records
 from counted import growth, lines_run
 from needed import program
 from prometheus_client.parser import text_string_to_metric_families
-from tallied_drive import TalliedDrive, tallied, through_everything
+from sized import scraped
+from tallied_drive import TalliedDrive, scrape, tallied, through_everything
 
-from remesh.actors.run.metrics import TABLE, MetricRow, render, table
-from remesh.actors.run.picture import Picture
+from remesh.actors.run.metrics import TABLE, MetricRow, table
 from remesh.orchestrator.accounts.tally import Tally
-from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
-
-
-def scrape(drive):
-    view = view_of(drive.controller)
-    return render(Picture(run="tiny", version="1.0", view=view, tally=drive.tally))
 
 
 def series(drive):
@@ -158,13 +152,8 @@ def test_losses_that_are_no_numbers_are_shown_as_such():
 
 
 def test_a_rank_costs_a_scrape_the_same_among_thousands():
-    def cost(num_nodes):
-        nodes = [(f"node-{n}", 8) for n in range(num_nodes)]
-        return lines_run(scrape, tallied(1, nodes=nodes, max_dp=8 * num_nodes))
-
-    assert growth(cost, 32, 256) < 1.5
+    assert growth(lambda num_nodes: lines_run(scrape, scraped(num_nodes)), 32, 256) < 1.5
 
 
 def test_4096_ranks_are_shown():
-    drive = tallied(1, nodes=[(f"node-{n}", 8) for n in range(512)], max_dp=4096)
-    assert scrape(drive).count(b"remesh_rank_info{") == 4096
+    assert scrape(scraped(512)).count(b"remesh_rank_info{") == 4096

@@ -1,4 +1,3 @@
-import math
 import random
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from counted import growth, lines_run
 from drawn_layouts import draw_pair
+from sized import row_of_tiles, square_of_tiles, stripes
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, flat_boxes, whole
 from remesh.parallel.state.reshard import HeldFragment, ReshardError, by_name, reshard, reshard_all
@@ -213,33 +213,7 @@ def test_what_cannot_be_had_is_named(held, message):
         reshard(by_name({0: held}), [rows(2, 7, 8)], 1)
 
 
-def stripes(num):
-    """Holdings of `num` slices and of a file with the whole tensor; half as many wanted ones."""
-    shape = (3 * num, 8)
-    parts = [box((3 * i, 0), (3, 8), shape) for i in range(num)]
-    have = by_name({0: parts, "file": [whole("w", shape, "float32")]})
-    return have, [box((6 * i, 0), (6, 8), shape) for i in range(num // 2)]
-
-
-def tiles(num_rows, num_columns):
-    shape = (2 * num_rows, 3 * num_columns)
-    parts = [
-        box((2 * i, 3 * j), (2, 3), shape) for i in range(num_rows) for j in range(num_columns)
-    ]
-    want = [box((0, 6 * j), (2 * num_rows, 6), shape) for j in range(num_columns // 2)]
-    return by_name({0: parts}), want
-
-
-def columns(num):
-    return tiles(1, num)
-
-
-def squares(num):
-    side = math.isqrt(num)
-    return tiles(side, side)
-
-
-@pytest.mark.parametrize("held_and_wanted", [stripes, columns, squares])
+@pytest.mark.parametrize("held_and_wanted", [stripes, row_of_tiles, square_of_tiles])
 def test_a_move_costs_the_same_among_thousands(held_and_wanted):
     assert growth(lambda num: lines_run(reshard, *held_and_wanted(num), 1), 16**2, 64**2) < 1.5
     assert len(reshard(*held_and_wanted(64**2), 1)) == 64**2

@@ -4,6 +4,7 @@ import random
 import pytest
 from counted import growth, lines_run
 from drawn_layouts import draw_layout, draw_model, holdings
+from sized import replicated_by_eight
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, whole
 from remesh.parallel.state.reshard import HeldFragment, by_name
@@ -97,8 +98,4 @@ def test_whatever_the_layout_each_byte_is_written_once_by_one_who_has_it(seed):
 
 
 def test_a_fragment_costs_the_same_among_thousands():
-    def cost(num):
-        helds = held({f"layers.{i}": (16, 16) for i in range(num)}, tuple(range(8)))
-        return lines_run(writes, helds, 3)
-
-    assert growth(cost, 500, 8000) < 1.5
+    assert growth(lambda num: lines_run(writes, replicated_by_eight(num), 3), 500, 8000) < 1.5
