@@ -51,7 +51,7 @@ soak: $(STAMP) ## 100 runs with a kill, a freeze or two kills at random moments
 	$(BIN)/pytest tests/cluster/test_random_faults.py --random-runs 100
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results
-	for script in benchmarks/data.py benchmarks/collectives.py benchmarks/step.py benchmarks/reshard.py benchmarks/vault.py; do $(BIN)/python $$script --quick || exit 1; done
+	for script in benchmarks/data.py benchmarks/collectives.py benchmarks/step.py benchmarks/reshard.py benchmarks/vault.py benchmarks/planning.py; do $(BIN)/python $$script --quick || exit 1; done
 
 clean: ## Remove .venv and what builds leave
 	rm -rf .venv build dist *.egg-info

@@ -8,6 +8,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # place.py is no package
 
 import hosts as real_hosts
+import needed
+from curve import Curve
 from local_hosts import LocalHosts
 from place import SHORT, Place
 
@@ -43,6 +45,18 @@ def short_undisturbed(cluster, cluster_place):
 
 
 @pytest.fixture(scope="session")
+def curve(cluster, cluster_place):
+    """What every run of the short job trains, whatever happens to it."""
+    return Curve(cluster_place, cluster, "curve")
+
+
+@pytest.fixture(scope="session")
+def curve_of_four(cluster, cluster_place):
+    """The same for at most four workers, whose batches fall into other leaves."""
+    return Curve(cluster_place, cluster, "curve-of-four", "elastic.max_workers=4", at_first=80)
+
+
+@pytest.fixture(scope="session")
 def why_no_hosts():
     """Why there can be no hosts of their own on this machine, None if there can."""
     return real_hosts.why_not()
@@ -60,7 +74,7 @@ def hosts(why_no_hosts):
 def namespaces(why_no_hosts):
     """For a test that sessions in the place of hosts do not serve."""
     if why_no_hosts:
-        pytest.skip(f"needs hosts with networks of their own: {why_no_hosts}")
+        needed.do_without(f"there are no hosts with networks of their own: {why_no_hosts}")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,9 +1,9 @@
 """What only a started run can find wrong: one clear line and exit code 2, nothing left hanging."""
 
-import os
 import shutil
 import subprocess
 
+import needed
 import pytest
 from place import SHORT
 
@@ -19,8 +19,7 @@ def dataset(cluster_place, short_undisturbed, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk takes root")
+    needed.root()
     folder = tmp_path / "disk"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)

@@ -1,12 +1,6 @@
 """A run whose checkpoints lie in a bucket, on a real S3 server."""
 
-import sys
-from pathlib import Path
-
 from place import SHORT
-
-sys.path.append(str(Path(__file__).parents[1] / "dist"))
-
 from s3_server import HOST, make_bucket, s3_server
 
 from remesh.actors.storage.storage_url import open_storage

@@ -2,17 +2,12 @@
 
 import os
 import signal
-import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from place import SHORT, until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-
 from needed import program
+from place import SHORT, until
 from scraper import Scraper
 from tallied_drive import tallied
 

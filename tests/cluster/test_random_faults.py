@@ -36,9 +36,7 @@ def strike(fault, chance, folder):
         time.sleep(chance.choice((0.0, chance.uniform(0.0, 0.3))))
 
 
-def test_a_run_disturbed_at_random_has_the_same_bits(
-    cluster, cluster_place, short_undisturbed, seed
-):
+def test_a_run_disturbed_at_random_has_the_same_bits(cluster, cluster_place, curve, seed):
     chance = random.Random(seed)
     fault = FAULTS[seed % len(FAULTS)]
     run_dir = cluster_place.root / "runs" / f"random-{seed}"
@@ -52,7 +50,6 @@ def test_a_run_disturbed_at_random_has_the_same_bits(
     finally:
         outcome = cluster_place.finish(process, report)
     assert outcome.code == 0, outcome.err + outcome.out
-    assert outcome.report["samples"]["lost"] == outcome.report["samples"]["repeated"] == 0
-    assert outcome.report["losses"] == short_undisturbed["losses"], outcome.out
-    assert outcome.report["samples"]["digest"] == short_undisturbed["samples"]["digest"]
+    assert len(outcome.report["losses"]) == 80
+    curve.assert_same_bits(outcome.report)
     assert len(outcome.report["generations"]) >= 2, outcome.out

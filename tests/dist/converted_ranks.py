@@ -5,12 +5,12 @@ import torch
 from small_engine import spec, work_of
 
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.step.engine import Engine
 from remesh.parallel.files.convert import open_weights, read_model
 from remesh.parallel.files.convert_names import hugging_face_name
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.step.engine import Engine
 
 SEQ_LEN, VOCABULARY = 20, 61
 TOKENS_BT = np.random.default_rng(5).integers(0, VOCABULARY, (3, SEQ_LEN))

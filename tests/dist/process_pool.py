@@ -4,6 +4,9 @@ Spawning eight processes that import torch takes 6-15 s, forking them from one t
 fifth of a second. A test hands over a function of its own file: it runs as `function(seat, *args)`
 on each process, and what it returns comes back. Processes that a test kills or leaves frozen are
 replaced before the next one.
+
+Nothing times out by itself: a rank that is freed was freed by what a test did. Words, which the
+processes and the test say and hear, stand where the one has to wait for the other.
 """
 
 import importlib.util
@@ -16,10 +19,14 @@ import time
 import traceback
 from dataclasses import dataclass, replace
 
+import psutil
+from waiting import NEVER_S, PATIENCE_S
+
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.groups.store import StoreClient
 
 NUM_PROCESSES = 8
 HOST = "127.0.0.1"
@@ -34,7 +41,7 @@ class Seat:
     port: int
     generation: int
 
-    def rendezvous(self, *, generation=None, form_timeout_s=10.0, op_timeout_s=20.0):
+    def rendezvous(self, *, generation=None, form_timeout_s=PATIENCE_S / 2, op_timeout_s=NEVER_S):
         return Rendezvous(
             host=HOST,
             port=self.port,
@@ -46,24 +53,41 @@ class Seat:
             op_timeout_s=op_timeout_s,
         )
 
+    def say(self, word):
+        words(self.port, self.generation).set(f"{word} {self.rank}", b"")
+
+    def hear(self, word, of="test"):
+        """Returns once the test, or the process of that rank, has said so."""
+        words(self.port, self.generation).get(f"{word} {of}")
+
     def form_alone(self):
         return Group.form(replace(self.rendezvous(), rank=0, size=1), GenerationFence())
 
     def form_part(self, size, number):
         """A group of the first `size` processes; `number` tells such groups of one run apart."""
         generation = self.generation * 1000 + 10**9 + number
-        return Group.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
+        return Group.form(
+            replace(self.rendezvous(generation=generation), size=size), GenerationFence()
+        )
 
     def mesh(self, layout=None, shard_size=1, fence=None, **timeouts):
-        return Mesh.form(self.rendezvous(**timeouts), fence or GenerationFence(), layout, shard_size)
+        return Mesh.form(
+            self.rendezvous(**timeouts), fence or GenerationFence(), layout, shard_size
+        )
 
     def mesh_part(self, size, number):
         """As `form_part`, for a mesh of replicas."""
         generation = self.generation * 1000 + 10**9 + number
-        return Mesh.form(replace(self.rendezvous(generation=generation), size=size), GenerationFence())
+        return Mesh.form(
+            replace(self.rendezvous(generation=generation), size=size), GenerationFence()
+        )
 
     def form(self, fence=None, **timeouts):
         return Group.form(self.rendezvous(**timeouts), fence or GenerationFence())
+
+
+def words(port, generation):
+    return StoreClient.connect(HOST, port, prefix=f"words-{generation}", timeout_s=PATIENCE_S)
 
 
 class FailedError(Exception):
@@ -73,16 +97,25 @@ class FailedError(Exception):
 class Run:
     """A function at work in some processes of the pool."""
 
-    def __init__(self, processes):
+    def __init__(self, processes, port, generation):
         self.processes = processes
+        self._words = words(port, generation)
         self.pids = [process.pid for process, _ in processes]
 
     def signal(self, rank, number):
         os.kill(self.pids[rank], number)
 
-    def results(self, ranks=None, timeout_s=60.0):
+    def say(self, word):
+        self._words.set(f"{word} test", b"")
+
+    def hear(self, word, ranks=None):
+        """Returns once these ranks, all by default, have said so."""
+        for rank in range(len(self.processes)) if ranks is None else ranks:
+            self._words.get(f"{word} {rank}")
+
+    def results(self, ranks=None):
         """What the function returned on these ranks, all by default."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + PATIENCE_S
         ranks = range(len(self.processes)) if ranks is None else ranks
         outcomes = [self._receive(rank, deadline_s) for rank in ranks]
         for rank, (ok, value) in zip(ranks, outcomes, strict=True):
@@ -119,17 +152,17 @@ class Pool:
         task = (inspect.getfile(function), function.__name__)
         for rank, (_, pipe) in enumerate(taken):
             pipe.send((*task, (Seat(rank, size, self._port, generation), *args)))
-        self._used.append(Run(taken))
+        self._used.append(Run(taken, self._port, generation))
         return self._used[-1]
 
-    def run(self, function, size, *args, timeout_s=60.0):
-        return self.start(function, size, *args).results(timeout_s=timeout_s)
+    def run(self, function, size, *args):
+        return self.start(function, size, *args).results()
 
     def reclaim(self):
         """Takes back who has finished; ends who has not."""
         used, self._used = self._used, []
         for process, pipe in itertools.chain.from_iterable(run.processes for run in used):
-            if process.is_alive() and is_idle(pipe):
+            if process.is_alive() and is_idle(process, pipe):
                 self._idle.append((process, pipe))
             else:
                 end(process)
@@ -147,11 +180,13 @@ class Pool:
         return process, here
 
 
-def is_idle(pipe):
+def is_idle(process, pipe):
     """Whether the process behind the pipe answers a ping; late results are thrown away."""
+    if psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+        return False
     try:
         pipe.send(None)
-        while pipe.poll(0.2):
+        while pipe.poll(5):
             if pipe.recv() == "idle":
                 return True
     except (OSError, EOFError):

@@ -1,16 +1,15 @@
 """Small checkpoints whose values tell their step, for tests of what becomes of them."""
 
 import torch
+from manifests import checkpoint_manifest
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.headers import shard_names
+from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
-    DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read
 from remesh.parallel.state.shards import encode_shard, write_shard
 
 
@@ -28,16 +27,7 @@ def write(storage, ref, num_writers=3, tensors=None):
 
 
 def manifest_of(ref, files, **values):
-    return CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=ref.step),
-        files=tuple(files),
-        created_by={},
-        **values,
-    )
+    return checkpoint_manifest(ref, files, position=ref.step, **values)
 
 
 def write_and_commit(storage, ref, num_writers=3, tensors=None):

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from remesh.parallel.step.engine import Engine, Work
-from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.spec import EngineSpec
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.spec import EngineSpec, ZeroSpec
+from remesh.parallel.step.engine import Engine, Work
 
 MODEL = ModelConfig(
     num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
@@ -32,6 +32,11 @@ def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
     )
 
 
+def zero(stage, **more):
+    """Buckets are small: one holds a block of the small model."""
+    return ZeroSpec(stage=stage, **{"bucket_bytes": 1 << 14, **more})
+
+
 def sample(step, number):
     rng = np.random.default_rng([step, number])
     return rng.integers(0, MODEL.vocab_size, MODEL.seq_len + 1, dtype=np.uint16)
@@ -52,6 +57,12 @@ def started(mesh, engine_spec=None):
     engine.form(mesh)
     engine.reset()
     return engine
+
+
+def formed(seat, layout, engine_spec):
+    """A mesh of this layout, and a new engine at step 0 in it."""
+    mesh = seat.mesh(layout, engine_spec.zero.shard_size(layout.dp))
+    return mesh, started(mesh, engine_spec)
 
 
 def work_of(mesh, step, **more):

@@ -4,10 +4,10 @@ import torch
 from torch import nn
 
 from remesh.parallel.groups.collectives import all_gather
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.model.initial import draw
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import IGNORE_INDEX
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.plan.shares import tensor_shares
 from remesh.parallel.techniques.tensor import TensorParallel
 

@@ -1,6 +1,5 @@
 """Checkpoints on a real disk: what was saved is read back to the bit, or the read is an error."""
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -8,20 +7,19 @@ from dataclasses import replace
 import pytest
 import safetensors.torch
 import torch
+from manifests import checkpoint_manifest
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import shard_digest, shard_names
+from remesh.parallel.state.reading import read, verify
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
     DataPosition,
-    ShardFile,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read, verify
 from remesh.parallel.state.shards import encode_fragments, encode_shard, write_shard
 from remesh.parallel.state.storage import Storage
 
@@ -48,15 +46,7 @@ def state(seed=0):
 
 
 def manifest_of(files, ref=REF):
-    return CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
-        fingerprint={"model.width": 6},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=480),
-        files=tuple(files),
-        created_by={"remesh": "0"},
-    )
+    return checkpoint_manifest(ref, files, position=480, fingerprint={"model.width": 6})
 
 
 def write(storage, tensors, ref=REF, num_writers=3):

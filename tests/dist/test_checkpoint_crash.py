@@ -4,8 +4,8 @@ import pytest
 from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.retention import Retention
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 
 class Crash(Exception):  # noqa: N818 - it stands for the end of a process

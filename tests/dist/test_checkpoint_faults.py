@@ -3,6 +3,7 @@
 import errno
 import os
 
+import needed
 import pytest
 import torch
 from recorded_disk import HastyDisk
@@ -11,8 +12,8 @@ from small_checkpoint import manifest_of, newest_state, save, state, write, writ
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 NEW = CheckpointRef(step=20, generation=1)
 NOBODY = 65534
@@ -107,7 +108,12 @@ def open_folder(tmp_path):
     return tmp_path
 
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act for another user")
+@pytest.fixture
+def root():
+    needed.root()
+
+
+needs_root = pytest.mark.usefixtures("root")
 
 
 @needs_root

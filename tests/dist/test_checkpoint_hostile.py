@@ -14,8 +14,8 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
-from remesh.parallel.state.root_manifest import MAX_MANIFEST_BYTES, CheckpointRef, ShardFile
 from remesh.parallel.state.reading import read, read_fragments
+from remesh.parallel.state.root_manifest import MAX_MANIFEST_BYTES, CheckpointRef, ShardFile
 
 REF = CheckpointRef(step=20, generation=1)
 SHARD = f"{REF.name}/rank-1-of-3.safetensors"

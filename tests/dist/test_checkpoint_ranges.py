@@ -13,9 +13,9 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole
-from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.panels import panels
 from remesh.parallel.state.reading import read, read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard
 
 REF = CheckpointRef(step=20, generation=1)

@@ -13,20 +13,18 @@ from converted_ranks import (
     put_together,
     train_and_save,
 )
+from manifests import checkpoint_manifest
+from small_engine import zero
 
-from remesh.actors.checkpoints.looking import find
 from remesh.actors.checkpoints.exporting import export
+from remesh.actors.checkpoints.looking import find
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.files.convert import read_model
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
-    DataPosition,
-)
 
-ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+ZERO3 = zero(3)
 LAYOUTS = {
     "tp2": (Layout(tp=2), ZeroSpec()),
     "zero3": (Layout(dp=2), ZERO3),
@@ -85,15 +83,8 @@ def commit_model(run, files, config):
     values = {name: getattr(config, name) for name in config.__dataclass_fields__}
     del values["seq_len"]
     fingerprint = {f"model.{name}": value for name, value in values.items()}
-    manifest = CheckpointManifest(
-        step=AFTER.step,
-        generation=AFTER.generation,
-        fingerprint={**fingerprint, "train.seq_len": SEQ_LEN},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=12),
-        files=tuple(files),
-        created_by={},
-    )
+    fingerprint["train.seq_len"] = SEQ_LEN
+    manifest = checkpoint_manifest(AFTER, files, position=12, fingerprint=fingerprint)
     commit(LocalStorage(run), manifest)
 
 

@@ -16,13 +16,13 @@ from small_checkpoint import write_and_commit
 from small_engine import MODEL
 
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert_dcp import open_weights, write_checkpoint
 from remesh.parallel.model.initial import draw
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 SHAPES = parameter_shapes(MODEL)
 WANT = [whole(name, shape, "float32") for name, shape in SHAPES.items()]

@@ -6,15 +6,12 @@ import pickle
 
 import pytest
 import torch
+from manifests import checkpoint_manifest
 from safetensors.torch import load_file, save_file
 from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.actors.checkpoints.importing import START, write_start
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert import (
     CONFIG,
     INDEX,
@@ -24,12 +21,15 @@ from remesh.parallel.files.convert import (
     write_model,
 )
 from remesh.parallel.files.convert_names import hugging_face_name
-from remesh.parallel.model.initial import initial_value
-from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.files.foreign import read_stored, safetensors_file
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.model.initial import initial_value
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.model_config import parameter_shapes
+from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.root_manifest import CheckpointManifest, DataPosition
 from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.step.engine import Engine
 
 SHAPES = parameter_shapes(MODEL)
 EMBEDDING = "model.embed_tokens.weight"
@@ -79,16 +79,7 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
     run, notes = LocalStorage(tmp_path / "run"), []
     files = write_start(run, SHAPES, opened(folder), notes.append, file_bytes=200_000)
     assert len(files) == len(notes) > 2
-    manifest = CheckpointManifest(
-        step=0,
-        generation=0,
-        fingerprint={},
-        bit_key="cpu",
-        data=DataPosition(digest="d", position=0),
-        files=tuple(files),
-        created_by={},
-    )
-    assert commit(run, manifest) == START
+    assert commit(run, checkpoint_manifest(START, files)) == START
     assert verify(run, START) == sum(file.size_bytes for file in files)
     mesh = Mesh.alone()
     fresh, imported = started(mesh), Engine(spec())

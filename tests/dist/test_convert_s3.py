@@ -11,9 +11,9 @@ from small_engine import MODEL, spec
 from remesh.actors.checkpoints.looking import find
 from remesh.actors.storage.storage_url import open_storage
 from remesh.cli.main import main
-from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.files.convert import open_weights, read_model, write_model
 from remesh.parallel.model.initial import initial_value
+from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.root_manifest import CheckpointRef
 

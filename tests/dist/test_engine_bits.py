@@ -5,9 +5,9 @@ import torch
 from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.step.engine import RankPhase
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.step.engine import RankPhase
 
 
 def train(seat, num_leaves, num_steps):

@@ -7,13 +7,13 @@ import pytest
 import torch
 from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.leaves import deal
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.plan.leaves import deal
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.sums.tree import TreeSum
+from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, outcome, vote
+from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
 

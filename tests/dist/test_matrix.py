@@ -5,23 +5,22 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from small_engine import spec, started, work_of
+from manifests import checkpoint_manifest
+from small_engine import formed, spec, started, work_of, zero
 
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.parallel.step.engine import Engine
+from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.spec import Precision, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
+from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
-    DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.step.engine import Engine
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
 SAVED_STEP, LAST_STEP = 3, 6
@@ -46,10 +45,6 @@ class Case:
 
     def mesh(self, seat):
         return seat.mesh(self.layout, self.zero.shard_size(self.layout.dp))
-
-
-def zero(stage, group=0):
-    return ZeroSpec(stage=stage, group=group, bucket_bytes=1 << 14)
 
 
 CASES = {
@@ -84,8 +79,7 @@ def train_and_save(seat, name, folder):
     """The file of this rank and what the steps after it gave."""
     case = CASES[name]
     torch.set_num_threads(1)
-    mesh = case.mesh(seat)
-    engine = started(mesh, case.spec(SMALL))
+    mesh, engine = formed(seat, case.layout, case.spec(SMALL))
     train(engine, mesh, 1, SAVED_STEP)
     file = save(engine, mesh, folder)
     results = train(engine, mesh, SAVED_STEP + 1, LAST_STEP)
@@ -168,25 +162,18 @@ def load(engine, storage):
     engine.load(read_fragments(storage, REF, wanted), REF.step)
 
 
-def manifest(files):
-    return CheckpointManifest(
-        step=REF.step,
-        generation=REF.generation,
-        fingerprint={},
-        bit_key="",
-        data=DataPosition(digest="", position=0),
-        files=files,
-        created_by={},
-    )
-
-
 def saved(pool, function, root):
     """The folder and the results of each layout."""
     found = {}
     for name, case in CASES.items():
         folder = root / name
         outcomes = pool.run(function, case.layout.world_size, name, folder)
-        assert commit(LocalStorage(folder), manifest(tuple(file for file, _ in outcomes))) == REF
+        assert (
+            commit(
+                LocalStorage(folder), checkpoint_manifest(REF, tuple(file for file, _ in outcomes))
+            )
+            == REF
+        )
         found[name] = folder, outcomes[0][1]
     return found
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from formulas import objective
 
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.model.initial import draw, initial_value
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 
 SIZES = {
     "num_layers": 2,

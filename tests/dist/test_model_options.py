@@ -4,9 +4,9 @@ import pytest
 import torch
 from formulas import IGNORED, objective
 
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 
 SIZES = {
     "num_layers": 2,

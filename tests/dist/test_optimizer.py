@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from remesh.parallel.plan.buckets import plan_flat
 from remesh.parallel.optim.adamw import AdamW, AdamWConfig, Rates, Shard
 from remesh.parallel.optim.clip import clip_factor, exact_norm
 from remesh.parallel.optim.lr import LrCurve, lr_at
+from remesh.parallel.plan.buckets import plan_flat
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 4), "b.bias": (4,)}
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from small_engine import filler, spec, started, work_of
+from small_engine import filler, formed, spec, work_of, zero
 
-from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.optim.lr import lr_at
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import Precision, Recompute, ZeroSpec
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
@@ -57,7 +57,6 @@ class Case:
         )
 
 
-SMALL = 1 << 14  # bytes: a bucket a block
 OTHER_MODEL = {
     "norm": "layer",
     "positions": "learned",
@@ -65,10 +64,6 @@ OTHER_MODEL = {
     "bias": True,
     "tied": True,
 }
-
-
-def zero(stage, **more):
-    return ZeroSpec(stage=stage, **{"bucket_bytes": SMALL, **more})
 
 
 CASES = {
@@ -123,8 +118,7 @@ def train(seat, name):
     """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
     case = CASES[name]
-    mesh = seat.mesh(case.layout, case.zero.shard_size(case.layout.dp))
-    engine = started(mesh, case.spec)
+    mesh, engine = formed(seat, case.layout, case.spec)
     results = [engine.step(1, work_of(mesh, 1))]
     first_moment = boxes(engine, "exp_avg.")
     results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]

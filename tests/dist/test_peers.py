@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_engine import EVEN_MODEL, spec, started, work_of
+from small_engine import EVEN_MODEL, formed, spec, work_of, zero
 
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.spec import Precision, ZeroSpec
+from remesh.parallel.spec import Precision
 
 SIZE, BATCH, NUM_STEPS = 2, 8, 5
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
@@ -28,8 +28,7 @@ def peers():
 
 def losses(seat, layout, more):
     chosen = spec(BATCH // 2, 1, model=EVEN_MODEL, precision=FP64, clip=0.0, **more)
-    mesh = seat.mesh(layout, chosen.zero.shard_size(layout.dp))
-    engine = started(mesh, chosen)
+    mesh, engine = formed(seat, layout, chosen)
     seen = [engine.step(step, work_of(mesh, step)).loss for step in range(1, NUM_STEPS + 1)]
     mesh.close()
     return seen
@@ -40,7 +39,7 @@ def losses(seat, layout, more):
     [
         ("ddp", Layout(dp=SIZE), {}),
         ("ddp", Layout(dp=SIZE), {"same_bits": False}),
-        ("fsdp2", Layout(dp=SIZE), {"zero": ZeroSpec(stage=3, bucket_bytes=1 << 14)}),
+        ("fsdp2", Layout(dp=SIZE), {"zero": zero(3)}),
         ("dtensor", Layout(tp=SIZE), {}),
         ("dtensor", Layout(tp=SIZE), {"sequence": True}),
     ],

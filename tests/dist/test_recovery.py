@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,9 @@ import torch
 from small_engine import started, state_hash, work_of
 
 from remesh.parallel.groups import collectives
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.holding.restore import share_state
+from remesh.parallel.plan.errors import Cancelled, GroupError
 
 NUM_STEPS = 8
 NUM_OPERATIONS = 15  # of a step at four ranks: three leaves of two microbatches
@@ -39,11 +40,17 @@ def survive(seat, number, fatal_step, fatal_operation):
     mesh = seat.mesh(fence=fence)
     engine = started(mesh)
 
+    def leave():
+        seat.hear("struck", of=VICTIM)
+        time.sleep(0.2)
+        fence.up(seat.generation)
+
     def stamp(step, operation, _phase):
         if (step, operation) == (fatal_step, fatal_operation):
             if seat.rank == VICTIM:
+                seat.say("struck")
                 os.kill(os.getpid(), number)
-            threading.Timer(0.2, fence.up, [seat.generation]).start()
+            threading.Thread(target=leave, daemon=True).start()
 
     try:
         for step in range(1, NUM_STEPS + 1):

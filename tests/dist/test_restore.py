@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_engine import spec, started, state_hash, work_of
+from small_engine import spec, started, state_hash, work_of, zero
 
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import GroupError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.restore import share_state
+from remesh.parallel.plan.errors import GroupError
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reshard import ReshardError
+from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.shards import decode_shard, encode_fragments
+from remesh.parallel.step.engine import Engine
 
 
 def join_late(seat):
@@ -66,10 +66,10 @@ LAYOUTS = {
     "dp3": (Layout(dp=3), ZeroSpec()),
     "tp2 dp2": (Layout(dp=2, tp=2), ZeroSpec()),
     "tp4": (Layout(tp=4), ZeroSpec()),
-    "zero3": (Layout(dp=4), ZeroSpec(stage=3, bucket_bytes=1 << 14)),
+    "zero3": (Layout(dp=4), zero(3)),
     "zero1": (Layout(dp=3), ZeroSpec(stage=1)),
-    "hybrid": (Layout(dp=4), ZeroSpec(stage=2, group=2, bucket_bytes=1 << 14)),
-    "tp2 zero3": (Layout(dp=2, tp=2), ZeroSpec(stage=3, bucket_bytes=1 << 14)),
+    "hybrid": (Layout(dp=4), zero(2, group=2)),
+    "tp2 zero3": (Layout(dp=2, tp=2), zero(3)),
 }
 
 

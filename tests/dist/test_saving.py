@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from control_values import record
 from s3_server import HOST, make_bucket, s3_server
-from small_engine import spec, started, state_hash, work_of
+from small_engine import spec, started, state_hash, work_of, zero
 
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
@@ -11,19 +12,18 @@ from remesh.actors.run.folder import RunFolder, check_shared
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
-from remesh.orchestrator.control.words.records import StepRecord
-from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.job.job import parse_job
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.groups.collectives import all_reduce_
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.written_part import own_part
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
+from remesh.parallel.step.engine import Engine
 
 JOB = """
 job.name = "small"
@@ -74,7 +74,9 @@ class Run:
         if not self.saver.is_prepared:
             self.saver.prepare(part, rank=0, num_writers=1)
         if loss is not None:
-            self.losses.note(StepsDone(worker="w", generation=1, records=(record(step, loss),)))
+            self.losses.note(
+                StepsDone(worker="w", generation=1, records=(record(step, loss=loss),))
+            )
         self.saver.save(CheckpointRef(step=step, generation=1))
         self.saver.wait()
         saved = self.events[-1]
@@ -83,11 +85,6 @@ class Run:
         answer = commit_checkpoint(self.folder, self.spec, command, self.losses.at(step))
         assert isinstance(answer, CheckpointCommitted), answer
         return [state.step for state in reversed(self.folder.checkpoints())]
-
-
-def record(step, loss):
-    numbers = dict.fromkeys(("grad_norm", "lr", "step_s", "ended_s"), 0.0)
-    return StepRecord(step=step, loss=loss, tokens=1, samples=1, digest="", applied=True, **numbers)
 
 
 def tiny_part():
@@ -127,7 +124,7 @@ def test_those_of_every_nth_step_and_the_best_stay_for_good(tmp_path):
 def test_only_the_losses_of_the_newest_steps_are_kept():
     losses = LossesByStep()
     for first in range(0, 30_000, 1000):
-        records = tuple(record(first + number, 0.5) for number in range(1000))
+        records = tuple(record(first + number, loss=0.5) for number in range(1000))
         losses.note(StepsDone(worker="w", generation=1, records=records))
     assert losses.at(29_999) == losses.at(20_000) == 0.5
     assert losses.at(19_999) is None
@@ -209,7 +206,7 @@ def test_a_place_that_is_another_one_on_another_node_is_named(tmp_path):
 
 LAYOUTS = {
     "dp3": (Layout(dp=3), 1, ZeroSpec()),
-    "zero": (Layout(dp=4), 4, ZeroSpec(stage=3, bucket_bytes=1 << 14)),
+    "zero": (Layout(dp=4), 4, zero(3)),
     "hybrid": (Layout(dp=4), 2, ZeroSpec(stage=1, group=2)),
     "tp2": (Layout(dp=2, tp=2), 1, ZeroSpec()),
 }

@@ -11,34 +11,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_engine import MODEL, filler, spec, started, state_hash, work_of
+from small_engine import MODEL, filler, formed, spec, started, state_hash, work_of, zero
 
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.numerics.losses import IGNORE_INDEX
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.step.vote import Ballot, vote
 
 ALL_PARTS = replace(MODEL, norm="layer", bias=True, qk_norm=True)
 
 
-def zero(stage, **more):
-    return {"zero": ZeroSpec(stage=stage, bucket_bytes=1 << 14, **more)}
-
-
-def formed(seat, layout, num_leaves=4, **more):
-    chosen = spec(num_leaves, 1, **more)
-    mesh = seat.mesh(layout, chosen.zero.shard_size(layout.dp))
-    return mesh, started(mesh, chosen)
-
-
 def norm(seat, layout, more, values):
     """Of a gradient whose parameters have these values in their first elements, 0 elsewhere."""
-    mesh, engine = formed(seat, layout, **more)
+    mesh, engine = formed(seat, layout, spec(4, 1, **more))
     state = engine.shard_state
     gradients = [torch.zeros_like(shard.values) for shard in state.shards]
     for number, bucket in enumerate(state.buckets):
@@ -67,8 +56,8 @@ SPLIT, REPLICATED, OF_TWO = (
     [
         (Layout(tp=4), {}),
         (Layout(tp=4), {"sequence": True}),
-        (Layout(dp=2, tp=4), zero(3)),
-        (Layout(dp=2, tp=4), zero(1)),
+        (Layout(dp=2, tp=4), {"zero": zero(3)}),
+        (Layout(dp=2, tp=4), {"zero": zero(1)}),
         (Layout(dp=2, tp=4), {}),
     ],
 )
@@ -128,7 +117,7 @@ def none(_):
 
 
 def train_masked(seat, layout, more):
-    mesh, engine = formed(seat, layout, **more)
+    mesh, engine = formed(seat, layout, spec(4, 1, **more))
     model = engine.assembly.model
     model.maths = Masked(model.maths, by_content)
     results = [engine.step(step, work_of(mesh, step)) for step in (1, 2)]
@@ -137,7 +126,8 @@ def train_masked(seat, layout, more):
 
 
 @pytest.mark.parametrize(
-    ("layout", "more"), [(Layout(dp=2), {}), (Layout(dp=4), zero(2)), (Layout(dp=3), zero(3))]
+    ("layout", "more"),
+    [(Layout(dp=2), {}), (Layout(dp=4), {"zero": zero(2)}), (Layout(dp=3), {"zero": zero(3)})],
 )
 def test_sequences_weigh_as_many_tokens_as_they_have(pool, layout, more):
     """PrimeIntellect-ai/prime-rl#1957, huggingface/transformers#34191."""
@@ -163,7 +153,7 @@ def masked_mean(sequences, counts):
 
 def mask_ranks(seat, layout, more, masked_ranks):
     """The first step with nothing that counts on some replicas, then a normal one."""
-    mesh, engine = formed(seat, layout, **more)
+    mesh, engine = formed(seat, layout, spec(4, 1, **more))
     before, model = state_hash(engine), engine.assembly.model
     maths = model.maths
     if mesh.data.rank in masked_ranks:
@@ -178,8 +168,8 @@ def mask_ranks(seat, layout, more, masked_ranks):
 
 SHARED = [
     (Layout(dp=2), {}, range(4)),
-    (Layout(dp=2), zero(3), (0, 1, 4, 5)),  # every second leaf
-    (Layout(dp=2, tp=2), zero(1), range(4)),
+    (Layout(dp=2), {"zero": zero(3)}, (0, 1, 4, 5)),  # every second leaf
+    (Layout(dp=2, tp=2), {"zero": zero(1)}, range(4)),
 ]
 
 
@@ -204,7 +194,7 @@ def test_a_step_without_tokens_is_an_empty_one(pool, layout, more, sequences):
 
 def replicated(seat, layout, more):
     """Digests of all that this rank holds, by name and place, after 1, 5 and 20 steps."""
-    mesh, engine = formed(seat, layout, num_leaves=layout.dp, **more)
+    mesh, engine = formed(seat, layout, spec(layout.dp, 1, **more))
     found = []
     for step in range(1, 21):
         engine.step(step, work_of(mesh, step))
@@ -227,9 +217,9 @@ def replicated(seat, layout, more):
         (Layout(tp=2), {"model": ALL_PARTS}),
         (Layout(tp=4), {}),
         (Layout(tp=4), {"model": ALL_PARTS, "sequence": True}),
-        (Layout(dp=2, tp=2), {"model": ALL_PARTS, "sequence": True, **zero(3)}),
-        (Layout(dp=2, tp=2), {**zero(1), "same_bits": False, "model": ALL_PARTS}),
-        (Layout(dp=4, tp=2), zero(2, group=2)),
+        (Layout(dp=2, tp=2), {"model": ALL_PARTS, "sequence": True, "zero": zero(3)}),
+        (Layout(dp=2, tp=2), {"zero": zero(1), "same_bits": False, "model": ALL_PARTS}),
+        (Layout(dp=4, tp=2), {"zero": zero(2, group=2)}),
     ],
 )
 def test_what_is_replicated_stays_equal_to_the_bit(pool, layout, more):
@@ -244,7 +234,7 @@ def test_what_is_replicated_stays_equal_to_the_bit(pool, layout, more):
 
 def poison(seat, layout, more, where):
     """Step 2 goes wrong on one rank; steps 1 and 3 are as always."""
-    mesh, engine = formed(seat, layout, **more)
+    mesh, engine = formed(seat, layout, spec(4, 1, **more))
     engine.step(1, work_of(mesh, 1))
     before = state_hash(engine)
     rank, name = where
@@ -267,11 +257,11 @@ def poison(seat, layout, more, where):
     ("layout", "more", "rank"),
     [
         (Layout(dp=4), {}, 2),
-        (Layout(dp=4), zero(3), 2),
+        (Layout(dp=4), {"zero": zero(3)}, 2),
         (Layout(tp=2), {}, 1),
         (Layout(tp=4), {"sequence": True}, 3),
-        (Layout(dp=2, tp=2), zero(3), 3),
-        (Layout(dp=4), zero(1, group=2), 3),
+        (Layout(dp=2, tp=2), {"zero": zero(3)}, 3),
+        (Layout(dp=4), {"zero": zero(1, group=2)}, 3),
     ],
 )
 def test_a_gradient_that_one_rank_alone_has_spoiled_is_skipped_by_all(
@@ -287,7 +277,7 @@ def test_a_gradient_that_one_rank_alone_has_spoiled_is_skipped_by_all(
 
 def decay(seat, layout, more):
     """Weights after a step with zero gradients from weights of 1."""
-    mesh, engine = formed(seat, layout, **more)
+    mesh, engine = formed(seat, layout, spec(4, 1, **more))
     engine.spec = replace(engine.spec, lr=LrCurve(peak=1.0, kind="constant", warmup_steps=0))
     for _, weight in engine.shard_state.weights():
         weight.fill_(1.0)
@@ -304,9 +294,9 @@ def decay(seat, layout, more):
     ("layout", "more"),
     [
         (Layout(), {}),
-        (Layout(dp=3), zero(1)),
+        (Layout(dp=3), {"zero": zero(1)}),
         (Layout(tp=4), {"sequence": True}),
-        (Layout(dp=2, tp=2), zero(3)),
+        (Layout(dp=2, tp=2), {"zero": zero(3)}),
     ],
 )
 @pytest.mark.parametrize("model", [ALL_PARTS, replace(ALL_PARTS, positions="learned", tied=True)])

@@ -1,7 +1,6 @@
 """Storage on a real S3 server: what it keeps, who creates a path, what a bad line does."""
 
 import itertools
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,8 +13,8 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.reading import read, read_fragments
+from remesh.parallel.state.root_manifest import CheckpointRef
 
 HASTY = Patience(num_tries=3, try_s=2, pause_s=0.01)
 NEW = CheckpointRef(step=20, generation=1)
@@ -141,10 +140,9 @@ def test_who_created_a_path_knows_it_though_the_answer_was_lost(line, server, fo
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-def test_a_server_that_never_answers_is_an_error_in_time_with_the_cure(line, folder, fault):
+def test_a_server_that_never_answers_is_an_error_with_the_cure(line, folder, fault):
     line.faults += [fault] * 100
     storage = on_s3(line.own_port, folder, patience=Patience(num_tries=2, try_s=0.2, pause_s=0.01))
-    started_s = time.monotonic()
     for call in (
         lambda: storage.get("x"),
         lambda: storage.put("x", b"1"),
@@ -154,7 +152,6 @@ def test_a_server_that_never_answers_is_an_error_in_time_with_the_cure(line, fol
     ):
         with pytest.raises(OSError, match=r"s3://bucket/run-\d+: \w+ x failed 2 times, .*check"):
             call()
-    assert time.monotonic() - started_s < 10
     assert line.num_connections > 5
 
 

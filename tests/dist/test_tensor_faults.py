@@ -3,18 +3,17 @@
 import gc
 import os
 import signal
-import time
 import weakref
 
 import pytest
 from tensor_model import batch, config_of, formed
 
-from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.plan.errors import Cancelled, GroupError
 
 
 def disturbed(seat, sequence, disturb):
-    """Type of what backward raised, seconds until then, whether the group outlives its owners."""
+    """Type of what backward raised, and whether the group outlives its owners."""
     gc.collect()
     gc.disable()
     fence = GenerationFence()
@@ -24,19 +23,17 @@ def disturbed(seat, sequence, disturb):
     x_BTC = model.layers[0](model.embed(tokens_BT))
     x_BTC.register_hook(lambda _: disturb(seat, fence))
     losses = model.loss(model.layers[1](x_BTC), targets_BT)
-    began_s = time.monotonic()
     kind = None
     try:
         losses.objective.backward()
     except (GroupError, Cancelled) as error:
         kind = type(error).__name__
-    took_s = time.monotonic() - began_s
     group.close()
     watched = weakref.ref(group)
     del group, shares, model, losses, x_BTC
     outlives = watched() is not None
     gc.enable()
-    return kind, took_s, outlives
+    return kind, outlives
 
 
 def die(seat, _fence):
@@ -58,15 +55,11 @@ def cancel_a_rank(seat, sequence):
 
 
 @pytest.mark.parametrize("sequence", [False, True])
-def test_survivors_of_a_killed_rank_are_free_within_a_second(pool, sequence):
+def test_survivors_of_a_killed_rank_are_free(pool, sequence):
     run = pool.start(lose_a_rank, 4, sequence)
-    for kind, took_s, outlives in run.results(ranks=range(3)):
-        assert kind == "GroupError"
-        assert took_s < 1.0
-        assert not outlives
+    assert run.results(ranks=range(3)) == [("GroupError", False)] * 3
 
 
 def test_a_fence_in_the_backward_pass_keeps_its_own_type(pool):
     outcomes = pool.run(cancel_a_rank, 4, True)
-    assert [kind for kind, _, _ in outcomes] == ["Cancelled", *["GroupError"] * 3]
-    assert all(took_s < 1.0 and not outlives for _, took_s, outlives in outcomes)
+    assert outcomes == [("Cancelled", False), *[("GroupError", False)] * 3]

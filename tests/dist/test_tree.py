@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from remesh.parallel.groups import collectives
+from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import deal
-from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.plan.schedules import contiguous_portion, streamed_portion
+from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
 

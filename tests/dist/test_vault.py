@@ -2,30 +2,31 @@
 
 import contextlib
 import signal
-import time
+import threading
 
 import pytest
-from small_engine import spec, started, state_hash, work_of
+from control_values import slot
+from small_engine import spec, started, state_hash, work_of, zero
+from waiting import NEVER_S, PATIENCE_S, soon
 
 from remesh.actors.orders import FormOrder, VaultOrder
-from remesh.actors.worker.snapshot_taker import SnapshotTaker
-from remesh.actors.vault.vault_memory import VaultMemory
-from remesh.actors.vault.slot_reader import reading
-from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.shelf import Shelf
-from remesh.orchestrator.control.words.records import FreshState, VaultSlot
-from remesh.parallel.plan.cut import Cut, held_by
+from remesh.actors.vault.slot_reader import reading
+from remesh.actors.vault.vault_memory import VaultMemory
+from remesh.actors.vault.vault_server import VaultServer
+from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.memory.timers import Timers
-from remesh.parallel.step.engine import Engine
-from remesh.parallel.plan.errors import GroupError, SlotError
-from remesh.parallel.plan.layout import Layout
+from remesh.orchestrator.control.words.records import FreshState
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.slot_source import SlotSource
-from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.plan.cut import Cut
+from remesh.parallel.plan.errors import GroupError, SlotError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.step.engine import Engine
 
 TOKEN = "0123456789abcdef" * 2
 TIMERS = Timers(patience_s=0.2)
-ZERO3 = ZeroSpec(stage=3, bucket_bytes=1 << 14)
+ZERO3 = zero(3)
 STEPS = 6
 
 
@@ -66,8 +67,8 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         world_size=size,
         store_host="",
         store_port=0,
-        form_timeout_s=5,
-        op_timeout_s=5,
+        form_timeout_s=PATIENCE_S,
+        op_timeout_s=NEVER_S,
         layout=Layout(dp=size),
         cut=Cut.of(Layout(dp=size), size),
         restore=FreshState(),
@@ -85,13 +86,6 @@ def ready_snapshots(order, mesh, engine):
     snapshots.enter(order, mesh, engine.shard_state)
     soon(lambda: snapshots.ballot(1)[1])
     return snapshots
-
-
-def soon(condition, limit_s=5.0):
-    limit_s += time.monotonic()
-    while not condition() and time.monotonic() < limit_s:
-        time.sleep(0.002)
-    return condition()
 
 
 def train(engine, mesh, snapshots, steps):
@@ -149,8 +143,7 @@ def restore_from(seat, slots, at_step):
 
 def slot_of(rank, generation, step):
     cut = spec(12, 1, zero=ZERO3).cut(Layout(dp=2), 2)
-    held = cut.held_by(Layout(dp=2), rank)
-    return VaultSlot(vault="", held=held, generation=generation, step=step)
+    return slot("", cut.held_by(Layout(dp=2), rank), step, generation)
 
 
 def test_what_was_safe_comes_back_with_the_same_bits_from_either_vault(pool, vaults):
@@ -204,7 +197,7 @@ def die_in_mid_copy(seat, address):
 def test_a_worker_killed_in_mid_copy_leaves_what_it_had_copied_whole(pool, vaults):
     run = pool.start(die_in_mid_copy, 1, vaults[0].address)
     with contextlib.suppress(Exception):
-        run.results(timeout_s=10)
+        run.results()
     assert soon(lambda: vaults[0].told() == [(1, 0), (2, 0)]), vaults[0].told()
     lease = vaults[0].shelf._leases[0]
     assert soon(lambda: not lease.open)
@@ -242,17 +235,23 @@ def hold_on(seat, own, buddy):
 
 
 def test_while_copies_are_in_flight_nothing_is_stable_and_no_slot_is_used_twice(pool, vaults):
-    held_up = VaultServer.open("127.0.0.1", SlowShelf(vaults[1].memory), token=TOKEN, timers=TIMERS)
+    slow = SlowShelf(vaults[1].memory)
+    held_up = VaultServer.open("127.0.0.1", slow, token=TOKEN, timers=TIMERS)
     stable, taken = pool.run(hold_on, 1, vaults[0].address, held_up.address)[0]
     assert stable == [-1] * 5
     assert taken == [1, 2, 3]
     assert vaults[0].told() == [(1, 0), (2, 0), (3, 0)]
+    slow.let_go.set()
     held_up.close()
 
 
 class SlowShelf(Shelf):
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.let_go = threading.Event()
+
     def admit(self, lease, number, digest):
-        time.sleep(3)
+        assert self.let_go.wait(PATIENCE_S)
         return super().admit(lease, number, digest)
 
 

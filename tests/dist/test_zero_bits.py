@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_engine import spec, started, work_of
+from small_engine import spec, started, work_of, zero
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import Precision, Recompute, ZeroSpec
+from remesh.parallel.spec import Precision, Recompute
 
 NUM_STEPS = 2
 SMALL = 1 << 12  # bytes: a bucket a block
@@ -29,21 +29,21 @@ OTHER_MODEL = replace(
 )
 
 
-def zero(stage, **more):
-    return {"zero": ZeroSpec(stage=stage, **{"bucket_bytes": SMALL, **more})}
+def small(stage, **more):
+    return {"zero": zero(stage, **{"bucket_bytes": SMALL, **more})}
 
 
-STAGES = {f"zero{stage}": zero(stage) for stage in range(4)}
-HYBRIDS = {f"hybrid zero{stage}": zero(stage, group=2) for stage in (1, 2, 3)}
+STAGES = {f"zero{stage}": small(stage) for stage in range(4)}
+HYBRIDS = {f"hybrid zero{stage}": small(stage, group=2) for stage in (1, 2, 3)}
 VARIANTS = {
     **STAGES,
     "zero0 one bucket": {},
-    "zero2 one bucket": zero(2, bucket_bytes=1 << 20),
-    "zero3 two blocks a bucket": zero(3, bucket_bytes=1 << 16),
-    "zero3 kept": zero(3, keep_gathered=True),
+    "zero2 one bucket": small(2, bucket_bytes=1 << 20),
+    "zero3 two blocks a bucket": small(3, bucket_bytes=1 << 16),
+    "zero3 kept": small(3, keep_gathered=True),
     "zero0 attention": {"recompute": Recompute(mode="attention")},
-    "zero1 every second": {**zero(1), "recompute": Recompute(mode="full", every=2)},
-    "zero3 full": {**zero(3), "recompute": Recompute(mode="full")},
+    "zero1 every second": {**small(1), "recompute": Recompute(mode="full", every=2)},
+    "zero3 full": {**small(3), "recompute": Recompute(mode="full")},
 }
 
 
@@ -133,7 +133,7 @@ def test_dp_stage_buckets_and_recompute_change_no_bit(pool, alone, dp):
 
 def test_nor_do_larger_shard_groups(pool, alone):
     groups = {
-        f"zero{stage} by {size}": zero(stage, group=size) for stage in (1, 3) for size in (1, 4, 8)
+        f"zero{stage} by {size}": small(stage, group=size) for stage in (1, 3) for size in (1, 4, 8)
     }
     assert_same(run(pool, Layout(dp=8), groups), alone())
 

@@ -5,16 +5,16 @@ Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 5, with 12 bytes of 
 """
 
 import gc
-import time
 
 import pytest
 import torch
-from small_engine import spec, started, work_of
+from small_engine import formed, spec, work_of, zero
+from waiting import soon
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
 from remesh.parallel.plan.schedules import Vote, data_parallel_schedule
-from remesh.parallel.spec import Precision, ZeroSpec
+from remesh.parallel.spec import Precision
 from remesh.parallel.step.vote import Ballot
 
 NUM_RANKS = 4
@@ -34,16 +34,16 @@ SMALL_THINGS = 1 << 16  # bytes: tables of angles, tokens, the chunk sums of the
 
 
 def engine_spec(stage, *, num_leaves=NUM_RANKS, model=MODEL, precision=BF16, **more):
-    zero = ZeroSpec(stage=stage, bucket_bytes=BUCKET_BYTES, keep_gathered=more.pop("kept", False))
-    return spec(num_leaves, 1, model=model, precision=precision, zero=zero, **more)
+    kept = more.pop("kept", False)
+    shared = zero(stage, bucket_bytes=BUCKET_BYTES, keep_gathered=kept)
+    return spec(num_leaves, 1, model=model, precision=precision, zero=shared, **more)
 
 
 def held(seat, stage, more):
     """Of the second step: what is held at its vote and after it, and all new storages' bytes."""
     before = set(storages())
     chosen = engine_spec(stage, **more)
-    mesh = seat.mesh(Layout(dp=seat.size), chosen.zero.shard_size(seat.size))
-    engine = started(mesh, chosen)
+    mesh, engine = formed(seat, Layout(dp=seat.size), chosen)
     vote = data_parallel_schedule(engine.assembly.portion, 1).index(Vote())
     at_vote = {}
 
@@ -64,13 +64,15 @@ def settled_bytes(before, limit):
 
     A thread of gloo holds the tensors of an operation a moment longer than whoever waits for it.
     """
-    deadline_s = time.monotonic() + 2
-    while True:
+    sizes = []
+
+    def settled():
         found = storages()
-        new = sum(nbytes for pointer, nbytes in found.items() if pointer not in before)
-        if new <= limit or time.monotonic() > deadline_s:
-            return new
-        time.sleep(0.01)
+        sizes.append(sum(nbytes for pointer, nbytes in found.items() if pointer not in before))
+        return sizes[-1] <= limit
+
+    soon(settled)
+    return sizes[-1]
 
 
 def storages():
@@ -114,8 +116,7 @@ def gathered(seat):
     """Buckets whose weights are there while each block computes, the rooms they lie in, and the
     most that gradients and their exchange took.
     """
-    mesh = seat.mesh(Layout(dp=seat.size), seat.size)
-    engine = started(mesh, engine_spec(3))
+    mesh, engine = formed(seat, Layout(dp=seat.size), engine_spec(3))
     model, weights = engine.assembly.model, engine.assembly.weights
     seen, lent = [], []
 
@@ -142,8 +143,7 @@ def test_one_block_is_gathered_at_a_time_and_another_on_its_way(pool):
 
 
 def sent(seat, layout, chosen):
-    mesh = seat.mesh(layout, chosen.zero.shard_size(layout.dp))
-    engine = started(mesh, chosen)
+    mesh, engine = formed(seat, layout, chosen)
     before = mesh.bytes_sent
     engine.step(1, work_of(mesh, 1))
     mesh.close()

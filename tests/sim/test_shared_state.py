@@ -1,6 +1,7 @@
 """Clusters whose workers hold parts of the state: tp groups, ZeRO groups, and both."""
 
 import pytest
+from control_values import held
 
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
@@ -17,7 +18,7 @@ from remesh.orchestrator.sim.simulation import (
     simulate,
 )
 from remesh.orchestrator.sim.world import WHOLE, Settings
-from remesh.parallel.plan.cut import Cut, held_by
+from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
 TENSOR = Shape(max_dp=2, tp=2)
@@ -91,10 +92,6 @@ def test_meshes_have_whole_groups_only():
     assert outcome.status == "finished"
 
 
-def held(rank, *, dp=1, tp=1, shard_size=1):
-    return held_by(Layout(dp=dp, tp=tp), shard_size, rank)
-
-
 def test_parts_are_whole_when_all_of_one_cut_are_there():
     assert not is_whole([])
     assert is_whole([held(3, dp=4)])
@@ -118,7 +115,7 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
                 node="n",
                 rank=rank,
                 at_step=step,
-                held=held_by(layout, shard_size, rank),
+                held=held(rank, layout=layout, shard_size=shard_size),
             )
             for rank, step in enumerate(at_steps)
         ),

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from control_values import options
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.commands import Commit, Form, StartWorker
@@ -14,7 +15,6 @@ from remesh.orchestrator.control.words.events import (
     Tick,
     WorkerLost,
 )
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import FreshState, Member
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, PlannedFault
@@ -118,7 +118,7 @@ def test_the_command_tells_how_the_runs_ended_and_what_happened_in_one(capsys):
 
 def watched():
     """Invariants of a controller that knows two nodes and one worker on each."""
-    controller = Controller(Options(steps=10, max_dp=2))
+    controller = Controller(options())
     watch = Invariants(controller)
     for event in (NodeJoined(node="a", slots=1), NodeJoined(node="b", slots=1), RunStarted()):
         watch.after(event, controller.handle(event, 0.0))

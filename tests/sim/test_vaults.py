@@ -1,6 +1,7 @@
 """Clusters with vaults: what is lost with whom, and what must never happen."""
 
 import pytest
+from control_values import held, options, slot
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.commands import Form
@@ -12,8 +13,11 @@ from remesh.orchestrator.control.words.events import (
     VaultUp,
     WorkerReady,
 )
-from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import CheckpointState, Member, PeerState, VaultSlot
+from remesh.orchestrator.control.words.records import (
+    CheckpointState,
+    Member,
+    PeerState,
+)
 from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, PlannedFault
@@ -22,7 +26,7 @@ from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.vault import SimVault
 from remesh.orchestrator.sim.world import Settings, World
-from remesh.parallel.plan.cut import Cut, held_by
+from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
 SHARDED = Shape(max_dp=4, zero_stage=3)
@@ -109,11 +113,11 @@ def test_a_slot_that_rots_is_replaced_by_its_copy():
 
 
 def part(rank):
-    return held_by(Layout(dp=2), 2, rank)
+    return held(rank, dp=2, shard_size=2)
 
 
-def slot(rank, step, generation=1):
-    return VaultSlot(vault="a", held=part(rank), generation=generation, step=step)
+def kept(rank, step):
+    return slot("a", part(rank), step)
 
 
 def form(generation, restore, from_step):
@@ -134,13 +138,13 @@ def form(generation, restore, from_step):
 @pytest.mark.parametrize(
     ("told", "restore", "from_step", "message"),
     [
-        ([slot(0, 0), slot(1, 0)], CheckpointState(step=0, name="c"), 0, "what is in memory"),
-        ([slot(0, 0)], PeerState(step=0, source=0, slots=(slot(1, 0),)), 0, "takes"),
-        ([slot(0, 0), slot(1, 3)], PeerState(step=0, source=0, slots=(slot(1, 3),)), 0, "takes"),
+        ([kept(0, 0), kept(1, 0)], CheckpointState(step=0, name="c"), 0, "what is in memory"),
+        ([kept(0, 0)], PeerState(step=0, source=0, slots=(kept(1, 0),)), 0, "takes"),
+        ([kept(0, 0), kept(1, 3)], PeerState(step=0, source=0, slots=(kept(1, 3),)), 0, "takes"),
     ],
 )
 def test_a_start_from_the_wrong_slots_is_noticed(told, restore, from_step, message):
-    controller = Controller(Options(steps=10, max_dp=2, zero_stage=3))
+    controller = Controller(options(zero_stage=3))
     watch = Invariants(controller)
     ready = [WorkerReady(worker=f"worker-{number}", node="a", pid=1) for number in range(2)]
     up = VaultUp(node="a", address="a:1")
@@ -157,11 +161,11 @@ def test_a_vault_that_gives_up_what_it_promised_is_noticed():
     (first, *_) = vault.lease(1, part(0), 0)
     first.step, first.sealed = 4, True
     world.promised[1] = (4, [(vault, part(0))])
-    assert vault.tell(1) == (slot(0, 4),)
-    assert vault.find(slot(0, 4)) is first
+    assert vault.tell(1) == (kept(0, 4),)
+    assert vault.find(kept(0, 4)) is first
     assert not vault.may_write(1)
     first.step = 5
     with pytest.raises(InvariantError, match="has given up step 4"):
         vault.tell(1)
     with pytest.raises(InvariantError, match="not there any more"):
-        vault.find(slot(0, 4))
+        vault.find(kept(0, 4))

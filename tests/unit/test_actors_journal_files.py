@@ -2,32 +2,21 @@ import json
 from dataclasses import replace
 
 import pytest
+from control_values import options, record
 
 from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
-from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import CheckpointState, FreshState, StepRecord
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 from remesh.orchestrator.user_errors import RemeshError, UserError
 
-OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
+OPTIONS = options(min_workers=1)
 
 
-def record(step):
-    return StepRecord(
-        step=step,
-        loss=1.0 / step,
-        grad_norm=1.0,
-        lr=1e-3,
-        tokens=8,
-        samples=2,
-        digest=f"{step:x}",
-        applied=True,
-        step_s=0.1,
-        ended_s=100.0 + step,
-    )
+def told(step):
+    return record(step, loss=1.0 / step, digest=f"{step:x}", ended_s=100.0 + step)
 
 
 def live(writer, options):
@@ -57,7 +46,7 @@ def live(writer, options):
                 worker=member.worker, generation=generation, at_step=form.from_step, restore_s=0.1
             )
         )
-    steps = tuple(record(form.from_step + k) for k in (1, 2))
+    steps = tuple(told(form.from_step + k) for k in (1, 2))
     handle(ev.StepsDone(worker="worker-0", generation=generation, records=steps))
     return machine
 
@@ -97,10 +86,10 @@ def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
     ],
 )
 def test_options_come_back_as_they_were(tmp_path, changes):
-    options = replace(OPTIONS, **changes)
-    JournalWriter(tmp_path, 3, options)
+    changed = replace(OPTIONS, **changes)
+    JournalWriter(tmp_path, 3, changed)
     (journal,) = read_journals(tmp_path)
-    assert journal.options == options
+    assert journal.options == changed
     assert journal.lines == ()
 
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from control_values import options
+from manifests import checkpoint_manifest
 
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.storage.file_storage import TEMPORARY
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
-    DataPosition,
     ShardFile,
     encode_manifest,
 )
@@ -77,15 +76,8 @@ def as_nobody(action):
 def commit(folder, step, generation, fingerprint=FINGERPRINT):
     ref = CheckpointRef(step=step, generation=generation)
     shard = ShardFile(name="rank-0-of-1.safetensors", size_bytes=3, digest="x")
-    manifest = CheckpointManifest(
-        step=step,
-        generation=generation,
-        fingerprint=fingerprint,
-        bit_key="k",
-        data=DataPosition(digest="d", position=step),
-        files=(shard,),
-        created_by={},
-    )
+    more = {"fingerprint": fingerprint, "position": step}
+    manifest = checkpoint_manifest(ref, [shard], **more)
     folder.storage.put(f"{ref.name}/{shard.name}", b"abc")
     folder.storage.put(ref.manifest_path, encode_manifest(manifest))
     return ref
@@ -139,7 +131,7 @@ def test_a_fresh_start_forgets_the_run_and_nothing_else(folder):
         folder.storage.put(path, b"mine")
     commit(folder, 20, 1)
     folder.keep(FINGERPRINT)
-    JournalWriter(folder.path, folder.claim("ab12"), Options(steps=1, max_dp=1))
+    JournalWriter(folder.path, folder.claim("ab12"), options(steps=1, max_dp=1))
     folder.storage.put("faults/ab12-0.json", b"{}")
     folder.publish(CONTACT)
     folder.clear()
@@ -169,10 +161,10 @@ def test_generations_go_on_from_all_starts_before(folder):
     assert folder.last_generation() == 0
     commit(folder, 20, 3)
     assert folder.last_generation() == 3
-    options = Options(steps=10, max_dp=1, last_generation=7)
-    JournalWriter(folder.path, 1, options)  # a start that ended before it formed a mesh
+    wanted = options(max_dp=1, last_generation=7)
+    JournalWriter(folder.path, 1, wanted)  # a start that ended before it formed a mesh
     assert folder.last_generation() == 7
-    torn = JournalWriter(folder.path, 2, replace(options, last_generation=9))
+    torn = JournalWriter(folder.path, 2, replace(wanted, last_generation=9))
     torn.path.write_bytes(torn.path.read_bytes()[:30])
     assert folder.last_generation() == 7
 

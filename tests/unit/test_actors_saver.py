@@ -1,9 +1,9 @@
 import errno
 import threading
-import time
 
 import pytest
 import torch
+from waiting import PATIENCE_S, soon
 
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
@@ -26,7 +26,7 @@ class Memory:
         self.gate.set()
 
     def put(self, path, data):
-        self.gate.wait(1)
+        self.gate.wait(PATIENCE_S)
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.files[path] = bytes(data)
@@ -39,10 +39,8 @@ class Posted(list):
     def post(self, event):
         self.append(event)
 
-    def wait(self, count, limit_s=0.8):
-        limit_s += time.monotonic()
-        while len(self) < count and time.monotonic() < limit_s:
-            time.sleep(0.001)
+    def wait(self, count):
+        soon(lambda: len(self) >= count)
         return list(self)
 
 

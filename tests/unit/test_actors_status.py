@@ -1,19 +1,19 @@
 import http.client
 import socket
 import threading
-import time
 from dataclasses import replace
 
 import pytest
+from control_values import options
+from waiting import PATIENCE_S
 
-from remesh.actors.run.contact import Contact, ask
+from remesh.actors.run.contact import Contact, ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.status import read_events, read_status
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
-from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 TOKEN = "0123456789abcdef"
 
@@ -39,7 +39,7 @@ def contact(server):
 
 
 def code_of(server, path, headers):
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=1)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     connection.request("GET", path, headers=headers)
     code = connection.getresponse().status
     connection.close()
@@ -74,11 +74,11 @@ def test_a_proxy_of_the_environment_is_not_asked(contact, monkeypatch):
     assert ask(contact, "/status")
 
 
-def test_a_dead_controller_is_noticed_at_once(server, contact):
+def test_a_dead_controller_is_noticed_by_its_closed_port(server, contact):
     server.close()
-    started_s = time.monotonic()
     assert ask(contact, "/status") is None
-    assert time.monotonic() - started_s < 0.2
+    with pytest.raises(UnreachableError, match="refused"):
+        tell(contact, "/status", {})
 
 
 def test_somebody_else_at_the_port_is_not_taken_for_the_controller(contact):
@@ -99,7 +99,7 @@ def test_a_client_that_says_nothing_holds_up_nobody(server, contact):
 
 
 def written_run(path):
-    writer = JournalWriter(path, 1, Options(steps=10, max_dp=2))
+    writer = JournalWriter(path, 1, options())
     writer.event(NodeJoined(node="n", slots=2), 1.0)
     writer.event(RunStarted(), 1.5)
     writer.announcement("waiting for workers", 1.5)
@@ -117,7 +117,7 @@ def test_the_status_of_a_dead_run_comes_from_its_journal(tmp_path, server, conta
 
 def test_events_come_from_all_starts(tmp_path):
     written_run(tmp_path)
-    second = JournalWriter(tmp_path, 2, Options(steps=10, max_dp=2))
+    second = JournalWriter(tmp_path, 2, options())
     second.announcement("going on", 3.0)
     assert [entry["text"] for entry in read_events(tmp_path)] == ["waiting for workers", "going on"]
 

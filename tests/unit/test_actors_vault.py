@@ -6,15 +6,14 @@ import sys
 from itertools import pairwise
 
 import pytest
+from control_values import held
 
 from remesh.actors.node.leftovers import folder_name, sweep
 from remesh.actors.vault.shelf import Claim, Shelf
 from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.worker.snapshot_pace import Pace
-from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef
@@ -104,9 +103,9 @@ def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path
 
 def claim(generation, rank=0, from_step=0, **more):
     start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
-    held = held_by(Layout(dp=2), 2, rank)
+    part = held(rank, dp=2, shard_size=2)
     made = Claim(
-        generation=generation, held=held, size_bytes=header.size_bytes, from_step=from_step, **more
+        generation=generation, held=part, size_bytes=header.size_bytes, from_step=from_step, **more
     )
     return made, start
 

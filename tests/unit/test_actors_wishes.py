@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from control_drive import running
+from waiting import PATIENCE_S
 
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.run.contact import Contact, tell
@@ -88,7 +89,7 @@ def test_a_node_that_cannot_be_drained_is_refused_with_the_reason(asked, node, r
 
 
 def code_of(server, path, body, headers):
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=1)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     connection.request("POST", path, body=body, headers=headers)
     code = connection.getresponse().status
     connection.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from manifests import checkpoint_manifest
 
 import remesh.actors.checkpoints.exporting
 import remesh.actors.checkpoints.importing
@@ -20,9 +21,7 @@ from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.state.checkpoint import commit, committed, read_manifest
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import (
-    CheckpointManifest,
     CheckpointRef,
-    DataPosition,
     shard_file_name,
 )
 from remesh.parallel.state.shards import encode_shard, write_shard
@@ -78,13 +77,12 @@ def save(storage, ref):
     tensors["num_updates"] = torch.tensor([ref.step])
     path = f"{ref.name}/{shard_file_name(0, 1)}"
     file = write_shard(storage, path, encode_shard(tensors, ref))
-    manifest = CheckpointManifest(
-        step=ref.step,
-        generation=ref.generation,
+    manifest = checkpoint_manifest(
+        ref,
+        [file],
+        position=2 * ref.step,
         fingerprint=load_job(Path("job.toml")).fingerprint("d"),
         bit_key="tp=1",
-        data=DataPosition(digest="d", position=2 * ref.step),
-        files=(file,),
         created_by={"remesh": "0"},
         metrics={"loss": 2.5},
     )

@@ -1,7 +1,8 @@
 """Deaths, late and doubled words, false alarms, and whose state and files still count."""
 
 import pytest
-from control_drive import of, records, running
+from control_drive import of, running
+from control_values import records
 
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev

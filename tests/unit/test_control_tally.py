@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from control_drive import records
+from control_values import records
 from tallied_drive import TalliedDrive, dealt_s, flat, tallied, through_everything
 
 from remesh.orchestrator.accounts.durations import histogram

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from control_values import options, records, slot
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import PeerState, StepRecord, VaultSlot
+from remesh.orchestrator.control.words.records import PeerState
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -28,22 +28,10 @@ def span(text):
     return range(int(first), int(last or first) + 1)
 
 
-def records(text, now_s):
-    return tuple(
-        StepRecord(
-            step=step,
-            loss=5.0,
-            grad_norm=1.0,
-            lr=0.001,
-            tokens=3072,
-            samples=24,
-            digest=f"d{step}",
-            applied=True,
-            step_s=0.2,
-            ended_s=now_s,
-        )
-        for step in span(text)
-    )
+def trained(text, now_s):
+    steps = span(text)
+    numbers = {"loss": 5.0, "lr": 0.001, "tokens": 3072, "samples": 24}
+    return records(steps.start, steps.stop - 1, now_s, **numbers)
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ class Line:
     @property
     def records(self):
         text = self.options.get("records")
-        return records(text, self.now_s) if text else ()
+        return trained(text, self.now_s) if text else ()
 
     @property
     def death(self):
@@ -101,7 +89,7 @@ def ready(line):
 
 def steps(line):
     rank_0 = line.state.current.members[0].worker
-    done = records(line.names[0], line.now_s)
+    done = trained(line.names[0], line.now_s)
     return [ev.StepsDone(worker=rank_0, generation=line.generation, records=done)]
 
 
@@ -132,9 +120,7 @@ def told(line):
     for word in line.names[1:]:
         rank, step = map(int, word.split("@"))
         part = life.cut.held_by(life.layout, rank)
-        slots.append(
-            VaultSlot(vault=line.names[0], held=part, generation=life.generation, step=step)
-        )
+        slots.append(slot(line.names[0], part, step, life.generation))
     return [ev.VaultTold(node=line.names[0], generation=line.generation, slots=tuple(slots))]
 
 
@@ -222,7 +208,7 @@ ANSWERS = {
 def options_of(line):
     words = dict(word.split("=") for word in line.split()[1:])
     numbers = {key: float(value) if "." in value else int(value) for key, value in words.items()}
-    return Options(**numbers)
+    return options(**numbers)
 
 
 def play(text):

@@ -1,10 +1,12 @@
 """State from vaults: who is asked, how long an answer is waited for, what is made of it."""
 
 import json
-import time
 
 import pytest
 from control_drive import Drive, of, running
+from control_values import held, slot
+from counted import growth, lines_run
+from sized import slots_of
 
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
@@ -16,10 +18,9 @@ from remesh.orchestrator.control.words.records import (
     FreshState,
     Member,
     PeerState,
-    VaultSlot,
 )
 from remesh.orchestrator.control.words.recovery import decide_restore, slot_label
-from remesh.parallel.plan.cut import Cut, Held, held_by
+from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
 FOUR = (("head", 2), ("b", 2))
@@ -27,11 +28,11 @@ SAVED = CheckpointState(step=40, name="step-40")
 
 
 def part(rank, *, dp=4, tp=1, shard_size=4):
-    return held_by(Layout(dp=dp, tp=tp), shard_size, rank)
+    return held(rank, dp=dp, tp=tp, shard_size=shard_size)
 
 
-def slot(vault, rank, step, generation=1, **cut):
-    return VaultSlot(vault=vault, held=part(rank, **cut), generation=generation, step=step)
+def kept(vault, rank, step, generation=1, **cut):
+    return slot(vault, part(rank, **cut), step, generation)
 
 
 def members(*ranks, step=45, nodes="ab", **cut):
@@ -42,7 +43,7 @@ def members(*ranks, step=45, nodes="ab", **cut):
             node=nodes[number % len(nodes)],
             rank=number,
             at_step=None if rank is None else step,
-            held=Held() if rank is None else part(rank, **cut),
+            held=held() if rank is None else part(rank, **cut),
         )
         for number, rank in enumerate(ranks)
     ]
@@ -56,50 +57,50 @@ LIVE = "with the state of the live ranks"
     [
         (
             members(0, 1, 3),
-            [slot("a", 2, 45), slot("a", 1, 45)],
-            PeerState(step=45, source=0, slots=(slot("a", 2, 45),)),
+            [kept("a", 2, 45), kept("a", 1, 45)],
+            PeerState(step=45, source=0, slots=(kept("a", 2, 45),)),
             f"{LIVE} and shard 2 of 4 from the vault of a",
         ),
         (
             members(0, 1, None, 3, nodes="aacd"),
-            [slot("b", 2, 45), slot("c", 2, 45), slot("d", 2, 45)],
-            PeerState(step=45, source=0, slots=(slot("c", 2, 45),)),
+            [kept("b", 2, 45), kept("c", 2, 45), kept("d", 2, 45)],
+            PeerState(step=45, source=0, slots=(kept("c", 2, 45),)),
             f"{LIVE} and shard 2 of 4 from the vault of c",
         ),
         (
             members(0, 1, 3),
-            [slot("b", rank, 44) for rank in range(4)],
-            PeerState(step=44, source=None, slots=tuple(slot("b", rank, 44) for rank in range(4))),
+            [kept("b", rank, 44) for rank in range(4)],
+            PeerState(step=44, source=None, slots=tuple(kept("b", rank, 44) for rank in range(4))),
             "with the state in vaults: 4 parts from the vault of b, as neither a live rank nor",
         ),
         (
             members(0, 1, 3),
-            [slot("b", rank, 44) for rank in (0, 1, 3)],
+            [kept("b", rank, 44) for rank in (0, 1, 3)],
             SAVED,
             "with checkpoint step-40, as neither a live rank nor a vault holds shard 2 of 4 at ",
         ),
         (
             members(0, 1, 3),
-            [slot("b", rank, 39) for rank in range(4)],
+            [kept("b", rank, 39) for rank in range(4)],
             SAVED,
             "with checkpoint step-40, as neither",
         ),
         (
             members(None, None),
-            [slot("b", 0, 45, shard_size=1)],
-            PeerState(step=45, source=None, slots=(slot("b", 0, 45, shard_size=1),)),
+            [kept("b", 0, 45, shard_size=1)],
+            PeerState(step=45, source=None, slots=(kept("b", 0, 45, shard_size=1),)),
             "with the state in vaults: all of it from the vault of b",
         ),
         (
             members(0, 1, 2, dp=3, shard_size=3),
-            [slot("b", rank, 45) for rank in range(4)],
+            [kept("b", rank, 45) for rank in range(4)],
             PeerState(step=45, source=0),
             LIVE,
         ),
         (
             members(0, dp=1, tp=2, shard_size=1),
-            [slot("b", 1, 45, dp=1, tp=2, shard_size=1)],
-            PeerState(step=45, source=0, slots=(slot("b", 1, 45, dp=1, tp=2, shard_size=1),)),
+            [kept("b", 1, 45, dp=1, tp=2, shard_size=1)],
+            PeerState(step=45, source=0, slots=(kept("b", 1, 45, dp=1, tp=2, shard_size=1),)),
             f"{LIVE} and tensor part 1 of 2 from the vault of b",
         ),
     ],
@@ -111,7 +112,7 @@ def test_vaults_add_what_no_live_member_holds(live, slots, restore, reason):
 
 
 def test_parts_of_two_ways_to_cut_are_not_added_up():
-    slots = [slot("b", 1, 45, dp=2, shard_size=2), slot("b", 3, 45)]
+    slots = [kept("b", 1, 45, dp=2, shard_size=2), kept("b", 3, 45)]
     assert decide_restore(members(0, 1), [], (), slots).restore == FreshState()
 
 
@@ -130,7 +131,7 @@ def tell(drive, node, *slots, generation=None):
 
 
 def everything(vault, step, generation=1):
-    return [slot(vault, rank, step, generation) for rank in range(4)]
+    return [kept(vault, rank, step, generation) for rank in range(4)]
 
 
 def test_the_vaults_are_asked_with_the_fence_and_waited_for():
@@ -281,7 +282,7 @@ def test_a_node_that_leaves_is_let_go_once_what_its_vault_holds_is_taken():
     drive.do(ev.NodeDraining(node="b", cause="Ray drains it"))
     drive.lose(*(w.name for w in drive.state.roster.on("b")))
     drive.park(10)
-    tell(drive, "head", slot("head", 0, 10))
+    tell(drive, "head", kept("head", 0, 10))
     tell(drive, "b", *everything("b", 10))
     assert {one.vault for one in drive.state.current.restore.slots} == {"b"}
     assert of(cmd.ReleaseNode, drive.commands) == []
@@ -298,7 +299,7 @@ def test_a_holder_of_what_no_vault_has_is_taken_before_others():
     drive.train(10)
     drive.lose("worker-1")
     drive.park(10)
-    first = [slot("head", 0, 10, shard_size=2)]
+    first = [kept("head", 0, 10, shard_size=2)]
     tell(drive, "head", *first)
     life = drive.state.current
     assert {m.held.shard for m in life.members} == {0, 1}
@@ -327,27 +328,15 @@ def test_the_first_rank_that_holds_a_part_is_the_one_that_puts_snapshots():
     assert [Cut.of(layout, 1).is_first(layout, rank) for rank in range(4)] == [True] + [False] * 3
 
 
+def test_a_slot_costs_the_same_among_thousands():
+    assert growth(lambda num: lines_run(decide_restore, *slots_of(num)), 32, 256) < 1.5
+
+
 @pytest.fixture
 def huge():
-    """Rank 0 of 16,384 is lost; a rank has three slots, each in two vaults."""
-    layout = Layout(dp=2048, tp=8)
-    held = [held_by(layout, 2048, rank) for rank in range(16384)]
-    live = [
-        Member(worker=f"w{r}", node=f"n{r // 8}", rank=r, at_step=45, held=held[r])
-        for r in range(1, 16384)
-    ]
-    slots = [
-        VaultSlot(vault=f"n{(r // 8 + away) % 2048}", held=held[r], generation=1, step=step)
-        for step in (43, 44, 45)
-        for away in (0, 1)
-        for r in range(16384)
-    ]
-    return live, slots
+    return slots_of(2048)
 
 
-def test_a_hundred_thousand_slots_are_weighed_in_a_second(huge):
-    live, slots = huge
-    started_s = time.process_time()
-    decision = decide_restore(live, [], (), slots)
-    assert time.process_time() - started_s < 1.0
+def test_one_part_in_a_hundred_thousand_slots_is_found(huge):
+    decision = decide_restore(*huge)
     assert [(one.held.tensor, one.held.shard) for one in decision.restore.slots] == [(0, 0)]

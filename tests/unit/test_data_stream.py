@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from manifests import dataset_manifest
 
 from remesh.data.blocks import ShardReader, ShardWriter
 from remesh.data.data_error import DataError
@@ -45,8 +46,7 @@ def many_shards(tmp_path):
             writer = ShardWriter(file, SEQ_LEN + 1)
             writer.write(np.full((1, SEQ_LEN + 1), number, np.uint16))
             shards.append(writer.finish(name))
-    fields = {"source": "", "source_digest": "", "tokenizer": "", "vocab_size": 300}
-    manifest = Manifest(row_tokens=SEQ_LEN + 1, num_rows=300, shards=tuple(shards), **fields)
+    manifest = dataset_manifest(row_tokens=SEQ_LEN + 1, vocab_size=300, num_rows=300, shards=shards)
     (tmp_path / "manifest.json").write_text(manifest.to_json())
     return tmp_path
 

@@ -3,27 +3,20 @@
 import math
 import re
 import subprocess
-import time
-from dataclasses import replace
 
 import pytest
-from control_drive import records
+from control_values import records
+from counted import growth, lines_run
 from needed import program
 from prometheus_client.parser import text_string_to_metric_families
-from tallied_drive import TalliedDrive, tallied, through_everything
+from sized import scraped
+from tallied_drive import TalliedDrive, scrape, tallied, through_everything
 
-from remesh.actors.run.metrics import TABLE, MetricRow, render, table
-from remesh.actors.run.picture import Picture
+from remesh.actors.run.metrics import TABLE, MetricRow, table
 from remesh.orchestrator.accounts.tally import Tally
-from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
-
-
-def scrape(drive):
-    view = view_of(drive.controller)
-    return render(Picture(run="tiny", version="1.0", view=view, tally=drive.tally))
 
 
 def series(drive):
@@ -150,17 +143,17 @@ def test_a_replayed_journal_shows_the_same_as_the_live_run():
 
 def test_losses_that_are_no_numbers_are_shown_as_such():
     drive = tallied(10)
-    bad = [replace(record, loss=math.nan) for record in records(11, 11, drive.now_s)]
-    bad = [replace(record, grad_norm=math.inf, applied=False) for record in bad]
-    drive.all(ev.StepsDone, workers=drive.members[:1], records=tuple(bad))
+    bad = records(11, 11, drive.now_s, loss=math.nan, grad_norm=math.inf, applied=False)
+    drive.all(ev.StepsDone, workers=drive.members[:1], records=bad)
     shown = series(drive)
     assert math.isnan(shown["remesh_loss",])
     assert math.isinf(shown["remesh_gradient_norm",])
     assert shown["remesh_skipped_steps_total",] == 1
 
 
-def test_a_scrape_of_4096_ranks_takes_little_time():
-    drive = tallied(1, nodes=[(f"node-{n}", 8) for n in range(512)], max_dp=4096)
-    began_s = time.perf_counter()
-    assert scrape(drive).count(b"remesh_rank_info{") == 4096
-    assert time.perf_counter() - began_s < 0.5
+def test_a_rank_costs_a_scrape_the_same_among_thousands():
+    assert growth(lambda num_nodes: lines_run(scrape, scraped(num_nodes)), 32, 256) < 1.5
+
+
+def test_4096_ranks_are_shown():
+    assert scrape(scraped(512)).count(b"remesh_rank_info{") == 4096

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
+from manifests import dataset_manifest
 
-from remesh.data.manifest import Manifest
 from remesh.orchestrator.job.dataset import check_dataset
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.plan.planner import plan
@@ -176,21 +176,9 @@ def test_heads_that_do_not_fit_the_width_list_those_that_would():
     )
 
 
-def dataset(row_tokens: int, vocab_size: int) -> Manifest:
-    return Manifest(
-        source="texts",
-        source_digest="0",
-        tokenizer="bytes",
-        vocab_size=vocab_size,
-        row_tokens=row_tokens,
-        num_rows=0,
-        shards=(),
-    )
-
-
 def test_a_dataset_must_fit_the_job():
-    check_dataset(tiny(), dataset(129, 256))
+    check_dataset(tiny(), dataset_manifest())
     with pytest.raises(UserError, match=r"train.seq_len = 256 and the job says 128"):
-        check_dataset(tiny(), dataset(257, 256))
+        check_dataset(tiny(), dataset_manifest(row_tokens=257))
     with pytest.raises(UserError, match=r"vocabulary of 300 and model.vocab_size = 256"):
-        check_dataset(tiny(), dataset(129, 300))
+        check_dataset(tiny(), dataset_manifest(vocab_size=300))

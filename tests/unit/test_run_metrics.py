@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 from tallied_drive import through_everything
+from waiting import PATIENCE_S
 
 from remesh.actors.controller.replay import replayed
 from remesh.actors.run.journal_files import Journal
@@ -35,7 +36,7 @@ def metrics(drive):
 def get(url, token=None):
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+    with opener.open(urllib.request.Request(url, headers=headers), timeout=PATIENCE_S) as answer:
         return answer.headers["Content-Type"], answer.read()
 
 
@@ -111,7 +112,7 @@ def test_nothing_else_is_to_be_had_at_the_metrics_port(metrics):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             get(f"{url}/status")
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{url}/metrics", data=b"x", timeout=5)
+            urllib.request.urlopen(f"{url}/metrics", data=b"x", timeout=PATIENCE_S)
         assert b"remesh_step" in get(f"{url}/metrics?name=all")[1]
 
 

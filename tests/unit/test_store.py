@@ -1,8 +1,8 @@
 import socket
 import threading
-import time
 
 import pytest
+from waiting import PATIENCE_S
 
 from remesh.parallel.groups.store import StoreClient, StoreServer
 
@@ -16,7 +16,7 @@ def server():
     opened.close()
 
 
-def connect(server, prefix="g", timeout_s=5):
+def connect(server, prefix="g", timeout_s=PATIENCE_S):
     return StoreClient.connect(HOST, server.port, prefix=prefix, timeout_s=timeout_s)
 
 
@@ -41,10 +41,9 @@ def test_get_waits_for_set(server):
 def test_close_frees_a_waiting_get(server):
     client = connect(server)
     threading.Timer(0.05, client.close).start()
-    started_s = time.monotonic()
-    with pytest.raises(OSError, match=r"."):
+    with pytest.raises(OSError, match=r".") as freed:
         client.get("never")
-    assert time.monotonic() - started_s < 0.5
+    assert not isinstance(freed.value, TimeoutError)
 
 
 def test_one_who_went_away_while_waiting_harms_nobody(server):
@@ -56,7 +55,7 @@ def test_one_who_went_away_while_waiting_harms_nobody(server):
 
 
 def test_a_stranger_is_dropped_and_the_store_goes_on(server):
-    with socket.create_connection((HOST, server.port), timeout=1) as stranger:
+    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(1) == b""
     client = connect(server)
@@ -65,7 +64,7 @@ def test_a_stranger_is_dropped_and_the_store_goes_on(server):
 
 
 def test_requests_may_come_in_pieces(server):
-    with socket.create_connection((HOST, server.port), timeout=1) as slow:
+    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as slow:
         for byte in b"\x01\x00\x00\x00\x03\x00\x00\x00\x02g/kvw":
             slow.sendall(bytes([byte]))
         assert len(slow.recv(100)) == 9
@@ -74,12 +73,12 @@ def test_requests_may_come_in_pieces(server):
 
 def test_the_server_listens_on_its_own_host_only_and_stops_when_closed():
     server = StoreServer.open("127.0.0.7")
-    client = StoreClient.connect("127.0.0.7", server.port, prefix="g", timeout_s=1)
+    client = StoreClient.connect("127.0.0.7", server.port, prefix="g", timeout_s=PATIENCE_S)
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection((HOST, server.port), timeout=1)
+        socket.create_connection((HOST, server.port), timeout=PATIENCE_S)
     server.close()
     server.close()
     with pytest.raises(OSError, match=r"."):
         client.set("k", b"v")
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.7", server.port), timeout=1)
+        socket.create_connection(("127.0.0.7", server.port), timeout=PATIENCE_S)

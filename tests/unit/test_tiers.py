@@ -17,44 +17,50 @@ def tiers():
     return module
 
 
-def reported(tiers, folder, used_s, *, duration_s=0.0, outcome="passed", when="call"):
-    report = SimpleNamespace(when=when, outcome=outcome, passed=outcome == "passed", longrepr=None)
-    stash = {tiers.USED_S: used_s} if when == "call" else {}
-    item = SimpleNamespace(path=TESTS / folder / "test_it.py", stash=stash)
-    hook = tiers.pytest_runtest_makereport(item, SimpleNamespace(duration=duration_s))
-    next(hook)
-    with pytest.raises(StopIteration) as stop:
-        hook.send(report)
-    return stop.value.value
+@pytest.fixture
+def session(tiers):
+    """Notes what tests cost, and tells the summary line by line."""
+    config = SimpleNamespace(stash={})
+    tiers.pytest_configure(config)
+    lines = []
+    reporter = SimpleNamespace(section=lines.append, write_line=lines.append)
+
+    def note(folder, used_s):
+        path = TESTS / folder / "test_it.py"
+        item = SimpleNamespace(path=path, nodeid=f"{folder}-{used_s:g}", config=config)
+        tiers.note_cost(item, used_s)
+
+    def summary():
+        tiers.pytest_terminal_summary(reporter, config)
+        return lines
+
+    return SimpleNamespace(note=note, summary=summary, config=config)
 
 
-@pytest.mark.parametrize(("folder", "budget_s"), [("unit", 1), ("sim", 15)])
-def test_a_costly_test_fails_in_its_tier(tiers, folder, budget_s):
-    assert reported(tiers, folder, budget_s - 0.1).outcome == "passed"
-    slow = reported(tiers, folder, budget_s + 0.1)
-    assert slow.outcome == "failed"
-    assert f"its tier allows {budget_s} s" in slow.longrepr
+def test_what_is_over_the_budget_of_its_tier_is_told_slowest_first(session):
+    for folder, used_s in [("unit", 0.9), ("unit", 1.1), ("sim", 14), ("sim", 16), ("dist", 99)]:
+        session.note(folder, used_s)
+    _, *told = session.summary()
+    assert told == [" 16.00 s of 15 s: sim-16", "  1.10 s of 1 s: unit-1.1"]
 
 
-def test_a_test_that_waits_fails_in_its_tier(tiers):
-    assert reported(tiers, "unit", 0.1, duration_s=4.9).outcome == "passed"
-    assert reported(tiers, "unit", 0.1, duration_s=5.1).outcome == "failed"
+def test_nothing_is_told_of_a_run_within_its_budgets(session):
+    session.note("unit", 0.5)
+    assert session.summary() == []
 
 
-def test_other_tiers_setups_and_failures_are_left_alone(tiers):
-    assert reported(tiers, "dist", 100).outcome == "passed"
-    assert reported(tiers, "unit", 100, when="setup").outcome == "passed"
-    assert reported(tiers, "unit", 100, outcome="skipped").longrepr is None
-
-
-def test_time_is_counted_in_processes_that_a_test_starts(tiers):
-    item = SimpleNamespace(stash={})
-    hook = tiers.pytest_runtest_call(item)
+def test_a_costly_test_passes_and_the_processes_that_it_starts_count(tiers, session, monkeypatch):
+    monkeypatch.setitem(tiers.BUDGETS_S, "unit", 0.02)
+    path = TESTS / "unit" / "test_it.py"
+    hook = tiers.pytest_runtest_call(
+        SimpleNamespace(path=path, nodeid="costly", config=session.config)
+    )
     next(hook)
     subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
     with pytest.raises(StopIteration):
         hook.send(None)
-    assert 0.02 < item.stash[tiers.USED_S] < 1
+    (_, told) = session.summary()
+    assert told.endswith("s of 0.02 s: costly")
 
 
 def test_a_test_has_the_marker_of_its_folder(request):

@@ -1,35 +1,17 @@
 """Plays the cluster around one controller, for the tests of what it decides."""
 
+from control_values import options, records
+
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import StepRecord
 from remesh.parallel.state.root_manifest import ShardFile
-
-
-def records(first, last, ended_s):
-    return tuple(
-        StepRecord(
-            step=step,
-            loss=1.0,
-            grad_norm=1.0,
-            lr=0.1,
-            tokens=10,
-            samples=4,
-            digest=f"d{step}",
-            applied=True,
-            step_s=0.2,
-            ended_s=ended_s,
-        )
-        for step in range(first, last + 1)
-    )
 
 
 class Drive:
     """Plays the cluster for one controller; every event comes a little later than the last."""
 
-    def __init__(self, *, nodes=(("head", 2), ("b", 2)), **options):
-        self.controller = Controller(Options(**{"steps": 80, "max_dp": 4, **options}))
+    def __init__(self, *, nodes=(("head", 2), ("b", 2)), **more):
+        self.controller = Controller(options(**{"steps": 80, "max_dp": 4, **more}))
         self.now_s = 0.0
         self.commands = []
         for name, slots in nodes:

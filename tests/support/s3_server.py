@@ -6,11 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 
+from waiting import soon
+
 HOST = "127.0.0.1"
-START_S = 30
 
 
 def free_port():
@@ -35,16 +35,13 @@ def s3_server():
 
 
 def _wait_until_it_listens(server, port):
-    deadline_s = time.monotonic() + START_S
-    while True:
-        try:
+    def listens():
+        assert server.poll() is None, "the S3 server has ended"
+        with contextlib.suppress(OSError):
             socket.create_connection((HOST, port), 1).close()
-        except OSError:
-            assert server.poll() is None, "the S3 server has ended"
-            assert time.monotonic() < deadline_s, "the S3 server does not listen"
-            time.sleep(0.02)
-        else:
-            return
+            return True
+
+    assert soon(listens), "the S3 server does not listen"
 
 
 def make_bucket(port, name):

@@ -1,8 +1,12 @@
 """Plays the cluster around a controller whose every event is journalled and counted."""
 
-from control_drive import Drive, records
+from control_drive import Drive
+from control_values import records
 
+from remesh.actors.run.metrics import render
+from remesh.actors.run.picture import Picture
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.words import events as ev
 
@@ -43,6 +47,11 @@ def tallied(last, **options):
     drive = TalliedDrive(**options)
     drive.ready()
     return drive.train(last)
+
+
+def scrape(drive):
+    view = view_of(drive.controller)
+    return render(Picture(run="tiny", version="1.0", view=view, tally=drive.tally))
 
 
 def through_everything():

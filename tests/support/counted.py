@@ -1,0 +1,50 @@
+"""What a call costs, counted in lines and calls of Python: the same on a busy machine.
+
+What happens inside one call of C code is not seen; benchmarks/planning.py takes the times.
+"""
+
+import sys
+from collections import Counter
+
+
+def lines_run(function, *args):
+    """How many lines of Python run until the function has returned, each time one runs."""
+    count = 0
+
+    def note(_frame, _event, _arg):
+        nonlocal count
+        count += 1
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        function(*args)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def calls_made(function, *args):
+    """How often each function of Python was called meanwhile, by its qualified name."""
+    counts = Counter()
+
+    def note(frame, event, _arg):
+        if event == "call":
+            counts[frame.f_code.co_qualname] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(before)
+    return counts
+
+
+def growth(cost, small, large):
+    """How much more `cost(large)` is than `cost(small)`, for each that `large` is more.
+
+    About 1 where the cost is in proportion to the size, `large / small` where to its square.
+    """
+    return cost(large) / cost(small) * small / large

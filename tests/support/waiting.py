@@ -1,0 +1,15 @@
+"""Waits that end a hang and say nothing about speed: no test fails because a machine is busy."""
+
+import time
+
+PATIENCE_S = 120.0
+# For a time limit of the product that must not be what frees somebody.
+NEVER_S = 100 * PATIENCE_S
+
+
+def soon(condition):
+    """What `condition` answers as soon as that is true, or its last answer after a long time."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := condition()) and time.monotonic() < end_s:
+        time.sleep(0.005)
+    return found
