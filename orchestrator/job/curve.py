@@ -22,7 +22,7 @@ from remesh.parallel.plan.verdict import shown
 Fingerprint = Mapping[str, str | int | float | bool]
 
 
-class Shapes(Enum):
+class KeyClass(Enum):
     """What a key shapes. `COSINE` ones shape the curve of a run whose learning rate follows one."""
 
     CURVE = "curve"
@@ -32,8 +32,8 @@ class Shapes(Enum):
 
 
 OTHERWISE = {
-    Shapes.COSINE: frozenset({"train.min_lr", "train.lr_steps"}),
-    Shapes.BITS: frozenset(
+    KeyClass.COSINE: frozenset({"train.min_lr", "train.lr_steps"}),
+    KeyClass.BITS: frozenset(
         {
             "train.microbatch",
             "train.threads",
@@ -48,7 +48,7 @@ OTHERWISE = {
     # Names and places, how far and how fast the run goes on, what is kept of it. The largest number
     # of replicas shapes the curve by the number of leaves, which a fingerprint holds beside its
     # keys.
-    Shapes.NEITHER: frozenset(
+    KeyClass.NEITHER: frozenset(
         {
             "job.name",
             "data.dir",
@@ -88,8 +88,8 @@ OTHERWISE = {
 }
 
 
-def class_of(key: str) -> Shapes:
-    return next((shapes for shapes, keys in OTHERWISE.items() if key in keys), Shapes.CURVE)
+def class_of(key: str) -> KeyClass:
+    return next((found for found, keys in OTHERWISE.items() if key in keys), KeyClass.CURVE)
 
 
 def curve_of(job: BaseModel, *, cosine: bool) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def curve_of(job: BaseModel, *, cosine: bool) -> dict[str, Any]:
 
     A run then goes on under a version that has more keys. A default may never be changed.
     """
-    wanted = {Shapes.CURVE, Shapes.COSINE} if cosine else {Shapes.CURVE}
+    wanted = {KeyClass.CURVE, KeyClass.COSINE} if cosine else {KeyClass.CURVE}
     return {
         key: value
         for key, value, field in _values(job)
@@ -107,7 +107,7 @@ def curve_of(job: BaseModel, *, cosine: bool) -> dict[str, Any]:
 
 def bits_of(job: BaseModel) -> dict[str, Any]:
     """What shapes the bits of a step and not its mathematics, by key."""
-    return {key: value for key, value, _ in _values(job) if class_of(key) is Shapes.BITS}
+    return {key: value for key, value, _ in _values(job) if class_of(key) is KeyClass.BITS}
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from pydantic_core import PydanticUndefined
 
 from remesh.orchestrator.job.curve import (
     OTHERWISE,
-    Shapes,
+    KeyClass,
     bits_change,
     bits_of,
     class_of,
@@ -25,7 +25,7 @@ FIELDS = {
     for key, field in schema.annotation.model_fields.items()
 }
 ANOTHER = {
-    Shapes.CURVE: {
+    KeyClass.CURVE: {
         "job.seed": 1,
         "model.num_layers": 5,
         "model.width": 256,
@@ -55,8 +55,8 @@ ANOTHER = {
         "train.dtype": "bf16",
         "train.z_loss": 1e-4,
     },
-    Shapes.COSINE: {"train.min_lr": 1e-4, "train.lr_steps": 100},
-    Shapes.BITS: {
+    KeyClass.COSINE: {"train.min_lr": 1e-4, "train.lr_steps": 100},
+    KeyClass.BITS: {
         "train.microbatch": 1,
         "train.threads": 2,
         "train.grad_dtype": "bf16",
@@ -121,16 +121,16 @@ def test_each_key_of_the_job_file_is_in_one_class_and_each_class_has_keys_of_it_
         assert [key for key in FIELDS if class_of(key) is shapes] == list(another)
 
 
-@pytest.mark.parametrize("key", [key for key in FIELDS if class_of(key) is not Shapes.NEITHER])
+@pytest.mark.parametrize("key", [key for key in FIELDS if class_of(key) is not KeyClass.NEITHER])
 def test_a_key_shapes_what_its_class_says(key):
     constant, cosine = tiny(), tiny("train.lr_curve=cosine", "train.lr=1e-2")
     match class_of(key):
-        case Shapes.CURVE:
+        case KeyClass.CURVE:
             job = cosine if key != "train.lr_curve" else constant
             assert shaped_by(job, key) == {"curve"}
-        case Shapes.COSINE:
+        case KeyClass.COSINE:
             assert (shaped_by(constant, key), shaped_by(cosine, key)) == (set(), {"curve"})
-        case Shapes.BITS:
+        case KeyClass.BITS:
             assert shaped_by(constant, key) == {"bits"}
 
 
@@ -154,7 +154,7 @@ def test_a_key_that_nobody_has_classed_shapes_the_curve():
 
 def test_defaults_that_are_left_out_of_fingerprints_stay_what_they_are():
     """One that is changed would have a run of before go on with other mathematics."""
-    shaping = (Shapes.CURVE, Shapes.COSINE)
+    shaping = (KeyClass.CURVE, KeyClass.COSINE)
     assert {
         key: field.default
         for key, field in FIELDS.items()

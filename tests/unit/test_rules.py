@@ -260,3 +260,10 @@ def test_divisors_and_multiples():
         [8],
         [8],
     )
+
+
+@pytest.mark.parametrize("workers", [4, 6, 7, 12])
+@pytest.mark.parametrize(("tp", "group"), [(1, 0), (1, 2), (2, 0), (2, 2)])
+def test_a_job_reaches_as_many_replicas_as_the_rules_count_with(workers, tp, group):
+    asked = replace(FITTING, tp=tp, max_workers=workers, zero_stage=1, zero_group=group)
+    assert job_of(asked).max_dp == asked.most_replicas
