@@ -78,7 +78,7 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
 
 
 def _newest_snapshot(found: Journal) -> tuple[int, Snapshot] | None:
-    """None if there is none, or if another version wrote it."""
+    """None if there is none, or if it does not fit: then the events tell the same."""
     before = found.snapshot()
     if before is None:
         return None

@@ -1,7 +1,7 @@
 """The state of a machine and its tally, as a journal keeps them now and then.
 
-Replaying the journal gives both as well; a snapshot in it bounds what has to be replayed. One that
-does not fit the classes of today is passed over for that reason, and the journal is replayed.
+Replaying the journal gives both as well; a snapshot in it bounds what has to be replayed. It is no
+more than a shortcut: one that does not fit the classes of today is passed over.
 """
 
 from dataclasses import dataclass

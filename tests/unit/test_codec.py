@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remesh.orchestrator.accounts.snapshot import Snapshot
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.codec import decode, encode, plan_of
 from remesh.orchestrator.control.words.codec_plans import CodecError
@@ -87,16 +88,24 @@ def exactly(value):
 WORDS = [
     *((Event, kind) for kind in get_args(Event)),
     *((Command, kind) for kind in get_args(Command)),
-    *((kind, kind) for kind in (Options, State, Snapshot)),
+    (Options, Options),
 ]
 
 
 @pytest.mark.parametrize(("hint", "kind"), WORDS, ids=lambda word: getattr(word, "__name__", ""))
-@quietly(8)
+@quietly(5)
 @given(data=st.data())
 def test_every_word_comes_back_as_it_was(hint, kind, data):
     value = data.draw(drawn(kind))
     assert exactly(through_a_file(hint, value)) == exactly(value)
+
+
+@pytest.mark.parametrize("kind", [State, Tally, Snapshot])
+@quietly(2)
+@given(data=st.data())
+def test_what_a_machine_remembers_comes_back_as_it_was(kind, data):
+    value = data.draw(drawn(kind))
+    assert exactly(through_a_file(kind, value)) == exactly(value)
 
 
 class Colour(Enum):
@@ -147,7 +156,7 @@ def test_a_word_with_a_tuple_of_plain_values_comes_back():
     assert through_a_file(hint, told) == told
 
 
-@quietly(40)
+@quietly(20)
 @given(data=st.data())
 def test_a_value_that_may_be_of_several_kinds_comes_back_as_its_own(data):
     changes = {
@@ -212,7 +221,7 @@ def test_what_is_none_is_refused_in_one_short_line_with_its_place(hint, values, 
     assert len(text) < 300
 
 
-@quietly(100)
+@quietly(30)
 @given(data=st.data())
 def test_any_value_in_any_place_is_read_exactly_or_refused(data):
     anything = st.recursive(
