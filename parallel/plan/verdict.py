@@ -1,4 +1,4 @@
-"""What the rule book says of what is asked: each problem in one sentence, with changes that mend it.
+"""What the rule book says: each problem in one sentence, with changes that mend it.
 
 A listed value has been tried against all the rules that are asked: it breaks none that held. Where
 no value of one key does, several are changed together. Where more than one thing is wrong, a cure
