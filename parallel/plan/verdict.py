@@ -1,4 +1,4 @@
-"""What the rule book says of a choice: each problem in one sentence, with changes that mend it.
+"""What the rule book says: each problem in one sentence, with changes that mend it.
 
 A listed value has been tried against all the rules that are asked: it breaks none that held. Where
 no value of one key does, several are changed together. Where more than one thing is wrong, a cure
@@ -29,7 +29,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Offer:
     """Values of one key that mend a rule; each `along` with changes of others."""
 
     name: str
@@ -39,11 +39,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A broken rule, and all choices that mend it."""
+    """A broken rule, and what mends it."""
 
     asked: Asked
     rule: Rule
-    choices: tuple[Choice, ...]
+    offers: tuple[Offer, ...]
 
     def text(self, names: Names) -> str:
         """One sentence in the asker's words."""
@@ -52,10 +52,10 @@ class Problem:
         return f"{seen}; use {cures}" if cures else seen
 
     def _cures(self, names: Names) -> Iterator[str]:
-        for number, choice in enumerate(self.choices):
-            is_subject = self.rule.seen.startswith(f"{{{choice.name}}}")
-            text = _listed(choice.values) if is_subject and not number else _named(choice, names)
-            along = " and ".join(names.said(name, value) for name, value in choice.along.items())
+        for number, offer in enumerate(self.offers):
+            is_subject = self.rule.seen.startswith(f"{{{offer.name}}}")
+            text = _listed(offer.values) if is_subject and not number else _named(offer, names)
+            along = " and ".join(names.said(name, value) for name, value in offer.along.items())
             yield f"{text} with {along}" if along else text
 
 
@@ -70,7 +70,7 @@ def problems(asked: Asked, rules: Sequence[Rule] = RULES, names: Names = BARE) -
 def judge(asked: Asked, rules: Sequence[Rule] = RULES) -> Iterator[Problem]:
     """Cost: microseconds a rule; cures are looked for where one is broken."""
     for rule in broken_rules(asked, rules):
-        yield Problem(asked=asked, rule=rule, choices=_choices(asked, rule, rules))
+        yield Problem(asked=asked, rule=rule, offers=_offers(asked, rule, rules))
 
 
 def broken_rules(asked: Asked, rules: Sequence[Rule] = RULES) -> list[Rule]:
@@ -114,10 +114,10 @@ def _is_broken(asked: Asked, rule: Rule) -> bool:
     return None not in values and rule.broken(*values)
 
 
-def _choices(asked: Asked, rule: Rule, rules: Sequence[Rule]) -> tuple[Choice, ...]:
+def _offers(asked: Asked, rule: Rule, rules: Sequence[Rule]) -> tuple[Offer, ...]:
     found = [(cure.name, _mending(asked, rule, cure, rules)) for cure in rule.cures]
-    choices = tuple(Choice(name=name, values=values) for name, values in found if values)
-    return choices or _together(asked, rule, rules)
+    offers = tuple(Offer(name=name, values=values) for name, values in found if values)
+    return offers or _together(asked, rule, rules)
 
 
 def _mending(asked: Asked, rule: Rule, cure: Cure, rules: Sequence[Rule]) -> Sequence[Value]:
@@ -134,13 +134,13 @@ def _mending(asked: Asked, rule: Rule, cure: Cure, rules: Sequence[Rule]) -> Seq
     return [value for value, num_broken in left.items() if num_broken == min(left.values())]
 
 
-def _together(asked: Asked, rule: Rule, rules: Sequence[Rule]) -> tuple[Choice, ...]:
+def _together(asked: Asked, rule: Rule, rules: Sequence[Rule]) -> tuple[Offer, ...]:
     """The fewest changes of several keys that mend this rule and break no other."""
     may_stay = [other for other in broken_rules(asked, rules) if other is not rule]
     for most in range(2, MOST_CHANGES + 1):
         if changes := _changes(asked, rule, may_stay, rules, most):
             (name, value), *others = changes.items()
-            return (Choice(name=name, values=[value], along=dict(others)),)
+            return (Offer(name=name, values=[value], along=dict(others)),)
     return ()
 
 
@@ -174,10 +174,10 @@ def _ends(candidates: Sequence[Value]) -> Sequence[Value]:
     return candidates
 
 
-def _named(choice: Choice, names: Names) -> str:
-    if len(choice.values) == 1:
-        return names.said(choice.name, choice.values[0])
-    return f"{_listed(choice.values)} as {names.name(choice.name)}"
+def _named(offer: Offer, names: Names) -> str:
+    if len(offer.values) == 1:
+        return names.said(offer.name, offer.values[0])
+    return f"{_listed(offer.values)} as {names.name(offer.name)}"
 
 
 def _listed(values: Sequence[Value]) -> str:

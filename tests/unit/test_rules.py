@@ -65,8 +65,8 @@ def one_wrong(draw):
 DRAWN = st.builds(Asked, **SIZES) | st.composite(one_wrong)()
 
 
-def changes(choice):
-    return [{choice.name: value, **choice.along} for value in choice.values]
+def changes(offer):
+    return [{offer.name: value, **offer.along} for value in offer.values]
 
 
 @pytest.mark.parametrize("book", BOOKS)
@@ -76,8 +76,8 @@ def test_each_cure_that_is_named_mends_its_rule_and_breaks_none(book, asked):
     rules = BOOKS[book]
     before = set(broken_rules(asked, rules))
     for problem in judge(asked, rules):
-        assert problem.choices, problem.text(BARE)
-        for change in itertools.chain.from_iterable(map(changes, problem.choices)):
+        assert problem.offers, problem.text(BARE)
+        for change in itertools.chain.from_iterable(map(changes, problem.offers)):
             after = set(broken_rules(replace(asked, **change), rules))
             assert problem.rule not in after, (problem.text(BARE), change)
             assert after < before, (problem.text(BARE), change)
@@ -90,7 +90,7 @@ def test_whoever_follows_the_first_problem_gets_to_a_choice_that_fits(asked, pic
         problem = next(judge(asked, BOOKS["all"]), None)
         if problem is None:
             return
-        offered = [change for choice in problem.choices for change in changes(choice)]
+        offered = [change for offer in problem.offers for change in changes(offer)]
         asked = replace(asked, **offered[pick % len(offered)])
     assert not broken_rules(asked, BOOKS["all"])
 
