@@ -18,6 +18,7 @@ from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.plan.ladder import Ladder
 
 FOLDER = "journal"
 OPENED = "RunOpened"
@@ -133,6 +134,7 @@ def _options(values: dict[str, Any]) -> Options:
     return Options(
         **{
             **values,
+            "ladder": journal.build(Ladder, values["ladder"]),
             "resume": CheckpointState(**resume) if resume else FreshState(),
             "fallbacks": tuple(CheckpointState(**state) for state in values["fallbacks"]),
         }

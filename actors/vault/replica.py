@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remesh.actors.vault.shelf import Claim, Sealed
 from remesh.actors.vault.wire import Line, told_held
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
 
 SLOWEST_BYTES_S = 10e6  # a vault that takes in less than that is of no use
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from remesh.actors.vault.wire import Line, Message, VaultError, counts, told_held
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import VaultSlot
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import MAX_HEADER_BYTES, ShardHeader, header_of, shard_digest
 

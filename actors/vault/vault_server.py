@@ -21,7 +21,7 @@ from remesh.actors.vault.wire import (
     counts,
     heard_held,
 )
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 MAX_CONNECTIONS = 1024

@@ -9,6 +9,7 @@ for the generation in being, `saving` for checkpoints; `transitions` is how mesh
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers import nodes, presence, saving, training
+from remesh.orchestrator.control.handlers.replanning import on_ladder_changed
 from remesh.orchestrator.control.handlers.restart import on_restarted
 from remesh.orchestrator.control.handlers.staffing import form_or_grow, give_up, lose_worker, refill
 from remesh.orchestrator.control.handlers.stopping import request_stop
@@ -21,9 +22,9 @@ from remesh.orchestrator.control.handlers.transitions import (
     waiting_reason,
 )
 from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.deadlines import expired
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.memory.timers import expired
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.options import Options
@@ -38,7 +39,6 @@ class Controller:
     def __init__(self, options: Options, state: State | None = None) -> None:
         self.options = options
         self.state = State() if state is None else state
-        self.state.roster.tp = options.tp
 
     def start(self, now_s: float) -> list[Command]:
         """The same as handling RunStarted, which the journal has to hold."""
@@ -62,7 +62,13 @@ def _dispatch(turn: Turn, event: ev.Event) -> None:
     match event:
         case ev.RunStarted() | ev.ControllerRestarted() | ev.Tick():
             _on_run(turn, event)
-        case ev.StopRequested() | ev.NodeJoined() | ev.NodeDraining() | ev.ScaleRequested():
+        case (
+            ev.StopRequested()
+            | ev.NodeJoined()
+            | ev.NodeDraining()
+            | ev.ScaleRequested()
+            | ev.LadderChanged()
+        ):
             _on_wish(turn, event)
         case (
             ev.NodeSilent() | ev.NodeLost() | ev.WorkerReady() | ev.WorkerLost() | ev.WorkerFrozen()
@@ -105,6 +111,7 @@ def _on_run(turn: Turn, event: ev.RunStarted | ev.ControllerRestarted | ev.Tick)
 def _on_run_started(turn: Turn) -> None:
     state, options = turn.state, turn.options
     state.started = True
+    state.roster.count_units(turn.ladder.units)
     state.step = options.first_step
     state.last_generation = options.last_generation
     state.checkpoints.good = list(options.checkpoints)
@@ -116,7 +123,12 @@ def _on_run_started(turn: Turn) -> None:
 
 
 def _on_wish(
-    turn: Turn, event: ev.StopRequested | ev.NodeJoined | ev.NodeDraining | ev.ScaleRequested
+    turn: Turn,
+    event: ev.StopRequested
+    | ev.NodeJoined
+    | ev.NodeDraining
+    | ev.ScaleRequested
+    | ev.LadderChanged,
 ) -> None:
     """Somebody offers the run something, or takes it away, with time to do it well."""
     match event:
@@ -128,6 +140,10 @@ def _on_wish(
             nodes.on_draining(turn, event)
         case ev.ScaleRequested():
             nodes.on_scale(turn, event)
+        case ev.LadderChanged():
+            on_ladder_changed(turn, event)
+        case _:
+            assert_never(event)
 
 
 def _on_tick(turn: Turn) -> None:

@@ -13,6 +13,8 @@ from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.orchestrator.plan.ladder import Flight, Ladder
+from remesh.orchestrator.plan.rung import Unit
 from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
@@ -24,8 +26,11 @@ NESTED = {
     "files": ShardFile,
     "slots": VaultSlot,
     "held": Held,
-    "layout": Layout,
     "cut": Cut,
+    "ladder": Ladder,
+    "flights": Flight,
+    "lowest": Layout,
+    "unit": Unit,
 }
 
 
@@ -47,7 +52,7 @@ def decode(line: str) -> tuple[Event, float] | None:
     try:
         entry = json.loads(line)
         now_s, kind = float(entry.pop("at_s")), KINDS.get(entry.pop("event"))
-        return None if kind is None else (_build(kind, entry), now_s)
+        return None if kind is None else (build(kind, entry), now_s)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise JournalError(f"not a line of a journal: {line[:80]!r}") from error
 
@@ -75,7 +80,7 @@ def replay(lines: Iterable[str], options: Options) -> Controller:
     return controller
 
 
-def _build(kind: Any, values: dict[str, Any]) -> Any:
+def build(kind: Any, values: dict[str, Any]) -> Any:
     """A value of `kind`; keys that a newer version added are left out."""
     known = {field.name for field in fields(kind)}
     return kind(**{name: _value(name, value) for name, value in values.items() if name in known})
@@ -83,5 +88,5 @@ def _build(kind: Any, values: dict[str, Any]) -> Any:
 
 def _value(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_build(NESTED[name], item) for item in value)
-    return _build(NESTED[name], value) if isinstance(value, dict) else value
+        return tuple(_value(name, item) for item in value)
+    return build(NESTED[name], value) if isinstance(value, dict) else value

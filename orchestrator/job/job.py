@@ -26,8 +26,8 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
+from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.legality import batch_problem, degree_problems, zero_problem
-from remesh.orchestrator.plan.shape import Shape
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.leaves import choose_num_leaves
 
@@ -98,17 +98,26 @@ class Job(BaseModel):
         return Path(self.checkpoint.dir or f"runs/{self.name}")
 
     @property
-    def shape(self) -> Shape:
-        """What all meshes of the run have in common."""
-        dp, tp, zero = self.parallel.dp, self.parallel.tp, self.zero
-        max_dp = self.elastic.max_workers // tp if dp == "auto" else dp
-        max_dp -= max_dp % (zero.group or 1)
-        return Shape(max_dp=max_dp, tp=tp, zero_stage=zero.stage, zero_group=zero.group)
+    def timers(self) -> Timers:
+        """Every deadline of the run."""
+        return Timers(patience_s=self.elastic.patience_s)
 
     @property
     def max_dp(self) -> int:
-        """The largest number of replicas that the run may reach."""
-        return self.shape.max_dp
+        """The largest number of replicas that the run may reach: whole ZeRO groups of them."""
+        dp = self.parallel.dp
+        most = self.elastic.max_workers // self.parallel.tp if dp == "auto" else dp
+        return most - most % (self.zero.group or 1)
+
+    @property
+    def smallest_mesh(self) -> int:
+        """Workers of the smallest mesh: one ZeRO group, or one replica."""
+        return self.parallel.tp * (self.zero.group or 1)
+
+    @property
+    def largest_mesh(self) -> int:
+        """Workers of the largest mesh, 0 if there can be none."""
+        return self.parallel.tp * self.max_dp
 
     @property
     def num_microbatches(self) -> int:
@@ -273,7 +282,7 @@ def _cross_problems(job: Job) -> Iterator[str]:
     yield from degree_problems(job.parallel, job.model, job.train)
     yield from _size_problems(job)
     key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
-    batch_key = key if key == "parallel.dp" or job.shape.tp == 1 else f"{key} / parallel.tp"
+    batch_key = key if key == "parallel.dp" or job.parallel.tp == 1 else f"{key} / parallel.tp"
     exact = key == "parallel.dp"
     batch = batch_problem(job.train, max_dp=job.max_dp, key=batch_key, exact=exact)
     if batch:
@@ -289,7 +298,7 @@ def _size_problems(job: Job) -> Iterator[str]:
     if dp == "auto" and not job.max_dp:
         groups = f" in groups of zero.group = {group} replicas" if group else ""
         yield (
-            f"parallel.tp = {tp}{groups} needs {job.shape.smallest} workers and "
+            f"parallel.tp = {tp}{groups} needs {job.smallest_mesh} workers and "
             f"elastic.max_workers = {elastic.max_workers}; lower the one or raise the other"
         )
     if dp != "auto" and "max_workers" in elastic.model_fields_set and dp * tp > elastic.max_workers:
@@ -302,12 +311,12 @@ def _size_problems(job: Job) -> Iterator[str]:
 
 def _bound_problems(job: Job, key: str) -> Iterator[str]:
     """Whether the bounds of workers and nodes leave room for the largest mesh."""
-    elastic, largest = job.elastic, job.shape.largest
+    elastic, largest = job.elastic, job.largest_mesh
     low, high = elastic.min_nodes, elastic.max_nodes
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
-        bound += f", a mesh of {largest} workers in tp groups of {job.shape.tp}"
+        bound += f", a mesh of {largest} workers in tp groups of {job.parallel.tp}"
     if elastic.min_workers > largest:
         yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
     if high is not None and low > high:

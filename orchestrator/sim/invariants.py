@@ -221,13 +221,14 @@ class Invariants:
         if counted != (roster.num_used, roster.num_slots, roster.num_ready_nodes):
             raise InvariantError(f"counted {counted} nodes, slots and ready nodes, not {roster}")
         warm = [sum(w.node == n.name and w.state in READY for w in workers) for n in used]
-        groups = (
-            sum(warm),
-            sum(number // roster.tp for number in warm),
-            sum(node.num_workers // roster.tp for node in used),
-        )
-        if groups != (roster.num_ready, roster.num_groups, roster.num_filled):
-            raise InvariantError(f"counted {groups} ready workers and groups, not {roster}")
+        for size, count in roster.counted.items():
+            units = (
+                sum(node.slots // size for node in used),
+                sum(number // size for number in warm),
+                sum(node.num_workers // size for node in used),
+            )
+            if units != (count.slots, count.ready, count.filled):
+                raise InvariantError(f"counted {units} units of {size}, not {count}")
         if len(used) > self.controller.options.max_nodes:
             raise InvariantError("more nodes are in use than may be")
 

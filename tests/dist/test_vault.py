@@ -15,7 +15,8 @@ from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.shelf import Shelf
 from remesh.orchestrator.control.words.records import FreshState, VaultSlot
 from remesh.parallel.plan.cut import Cut, held_by
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import GroupError, SlotError
 from remesh.parallel.plan.layout import Layout
@@ -63,13 +64,11 @@ def order_of(seat, own, buddy, from_step=0, size=2):
     return FormOrder(
         generation=seat.generation,
         rank=seat.rank,
-        world_size=size,
         store_host="",
         store_port=0,
         form_timeout_s=5,
         op_timeout_s=5,
-        layout=Layout(dp=size),
-        cut=Cut.of(Layout(dp=size), size),
+        rung=Rung(layout=Layout(dp=size), cut=Cut.of(Layout(dp=size), size)),
         restore=FreshState(),
         held=None,
         ranks_to_fill=(),

@@ -16,12 +16,13 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import FreshState, Member
+from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
-from remesh.orchestrator.sim.world import Settings
+from remesh.orchestrator.sim.world import Settings, ladder_of_units
 from remesh.parallel.plan.layout import Layout
 
 SEEDS = range(50)
@@ -118,7 +119,7 @@ def test_the_command_tells_how_the_runs_ended_and_what_happened_in_one(capsys):
 
 def watched():
     """Invariants of a controller that knows two nodes and one worker on each."""
-    controller = Controller(Options(steps=10, max_dp=2))
+    controller = Controller(Options(steps=10, ladder=ladder_of_units(2)))
     watch = Invariants(controller)
     for event in (NodeJoined(node="a", slots=1), NodeJoined(node="b", slots=1), RunStarted()):
         watch.after(event, controller.handle(event, 0.0))
@@ -137,7 +138,7 @@ def test_a_restarted_controller_may_repeat_itself_but_not_contradict_itself():
 def form(generation, from_step):
     return Form(
         generation=generation,
-        layout=Layout(dp=1),
+        rung=Rung(layout=Layout(dp=1)),
         members=(Member(worker="worker-0", node="a", rank=0, at_step=None),),
         restore=FreshState(),
         from_step=from_step,

@@ -1,8 +1,9 @@
 """Plays the cluster around one controller, for the tests of what it decides."""
 
+from ladders import options_with_ladder
+
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -29,7 +30,7 @@ class Drive:
     """Plays the cluster for one controller; every event comes a little later than the last."""
 
     def __init__(self, *, nodes=(("head", 2), ("b", 2)), **options):
-        self.controller = Controller(Options(**{"steps": 80, "max_dp": 4, **options}))
+        self.controller = Controller(options_with_ladder(**options))
         self.now_s = 0.0
         self.commands = []
         for name, slots in nodes:

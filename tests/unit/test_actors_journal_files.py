@@ -1,17 +1,17 @@
 from dataclasses import replace
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, StepRecord
 from remesh.orchestrator.user_errors import RemeshError
 
-OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
+OPTIONS = options_with_ladder(steps=10, max_dp=2, min_workers=1)
 
 
 def record(step):

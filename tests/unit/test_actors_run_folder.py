@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.storage.file_storage import TEMPORARY
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
@@ -130,7 +130,7 @@ def test_a_fresh_start_forgets_the_run_and_nothing_else(folder):
         folder.storage.put(path, b"mine")
     commit(folder, 20, 1)
     folder.keep(FINGERPRINT)
-    JournalWriter(folder.path, folder.claim("ab12"), Options(steps=1, max_dp=1))
+    JournalWriter(folder.path, folder.claim("ab12"), options_with_ladder(steps=1, max_dp=1))
     folder.storage.put("faults/ab12-0.json", b"{}")
     folder.publish(CONTACT)
     folder.clear()
@@ -160,7 +160,7 @@ def test_generations_go_on_from_all_starts_before(folder):
     assert folder.last_generation() == 0
     commit(folder, 20, 3)
     assert folder.last_generation() == 3
-    options = Options(steps=10, max_dp=1, last_generation=7)
+    options = options_with_ladder(steps=10, max_dp=1, last_generation=7)
     JournalWriter(folder.path, 1, options)  # a start that ended before it formed a mesh
     assert folder.last_generation() == 7
     torn = JournalWriter(folder.path, 2, replace(options, last_generation=9))

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.folder import RunFolder
@@ -12,7 +13,6 @@ from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.status import read_events, read_status
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.user_errors import UserError
 
 TOKEN = "0123456789abcdef"
@@ -99,7 +99,7 @@ def test_a_client_that_says_nothing_holds_up_nobody(server, contact):
 
 
 def written_run(path):
-    writer = JournalWriter(path, 1, Options(steps=10, max_dp=2))
+    writer = JournalWriter(path, 1, options_with_ladder(steps=10, max_dp=2))
     writer.event(NodeJoined(node="n", slots=2), 1.0)
     writer.event(RunStarted(), 1.5)
     writer.announcement("waiting for workers", 1.5)
@@ -117,7 +117,7 @@ def test_the_status_of_a_dead_run_comes_from_its_journal(tmp_path, server, conta
 
 def test_events_come_from_all_starts(tmp_path):
     written_run(tmp_path)
-    second = JournalWriter(tmp_path, 2, Options(steps=10, max_dp=2))
+    second = JournalWriter(tmp_path, 2, options_with_ladder(steps=10, max_dp=2))
     second.announcement("going on", 3.0)
     assert [entry["text"] for entry in read_events(tmp_path)] == ["waiting for workers", "going on"]
 

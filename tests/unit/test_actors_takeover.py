@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.takeover import begin, open_server
@@ -15,11 +16,10 @@ from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import RemeshError
 
-OPTIONS = Options(steps=10, max_dp=2)
+OPTIONS = options_with_ladder(steps=10, max_dp=2)
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 

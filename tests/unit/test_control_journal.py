@@ -5,18 +5,20 @@ from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.orchestrator.plan.ladder import Flight, Ladder
+from remesh.orchestrator.plan.rung import Unit
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.root_manifest import ShardFile
 
-OPTIONS = Options(steps=10, max_dp=1)
+OPTIONS = options_with_ladder(steps=10, max_dp=1)
 
 
 def record(step, digest=None, samples=4):
@@ -40,6 +42,14 @@ def steps(generation, *numbers, **changes):
 
 
 EXAMPLES = {
+    Ladder: Ladder(
+        flights=(
+            Flight(lowest=Layout(dp=2, tp=2), last=4, step=2, shards=2, unit=Unit(workers=2)),
+            Flight(lowest=Layout(dp=2), last=2, leaves=(5, 3)),
+        ),
+        num_leaves=8,
+        reasons=("tp=2: as the job says",),
+    ),
     str: 'a line\nwith "marks" and ü',
     int: 7,
     float: 0.1 + 0.2,

@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from remesh.orchestrator.control.memory.budget import EMPTY_TRIES, Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
+from remesh.orchestrator.control.memory.deadlines import Deadlines, expired
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.membership import Node, Roster, WorkerState
-from remesh.orchestrator.control.memory.timers import Deadlines, Timers, expired
 from remesh.orchestrator.control.words.events import FilesSaved
 from remesh.orchestrator.control.words.phases import ENDED, MOVES, Phase, check_move
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.words.recovery import decide_restore
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.state.root_manifest import ShardFile
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ladders import options_with_ladder
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import PeerState, StepRecord, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.parallel.state.root_manifest import ShardFile
@@ -131,7 +131,7 @@ def told(line):
     slots = []
     for word in line.names[1:]:
         rank, step = map(int, word.split("@"))
-        part = life.cut.held_by(life.layout, rank)
+        part = life.rung.held_by(rank)
         slots.append(
             VaultSlot(vault=line.names[0], held=part, generation=life.generation, step=step)
         )
@@ -222,7 +222,7 @@ ANSWERS = {
 def options_of(line):
     words = dict(word.split("=") for word in line.split()[1:])
     numbers = {key: float(value) if "." in value else int(value) for key, value in words.items()}
-    return Options(**numbers)
+    return options_with_ladder(**numbers)
 
 
 def play(text):

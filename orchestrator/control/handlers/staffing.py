@@ -4,9 +4,9 @@ from remesh.orchestrator.control.handlers.transitions import (
     drain,
     enough,
     form_or_wait,
+    largest_ready,
     leave,
     note_sign,
-    num_fitting,
     over_budget,
     waiting_reason,
 )
@@ -15,6 +15,7 @@ from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.plan.rung import Rung
 
 
 def refill(turn: Turn) -> None:
@@ -23,13 +24,15 @@ def refill(turn: Turn) -> None:
     A cold start takes its time and its share of the processors: it waits until the mesh, if there
     is one, trains again.
     """
-    state, options = turn.state, turn.options
+    state, roster = turn.state, turn.state.roster
     if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
-    for node in state.roster.places(options.shape.largest, options.spares):
-        worker = state.roster.start(node)
+    within_reach = turn.pick(roster.slot_units) or turn.ladder.highest
+    wanted = turn.ladder.highest_of(within_reach.bit_key)
+    for node in roster.places(wanted.workers, wanted.unit, turn.options.spares):
+        worker = roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
         turn.do(StartWorker(worker=worker.name, node=node))
 
@@ -42,11 +45,11 @@ def form_or_grow(turn: Turn) -> None:
     """
     state = turn.state
     state.deadlines.gather_s = None
-    members, size = state.roster.num_members, num_fitting(turn)
+    members, size = state.roster.num_members, _size(largest_ready(turn))
     if not _larger_mesh_wanted(turn, size):
         return
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
-    if size < _most(turn) and turn.now_s < gather_s:
+    if size < _size(turn.pick(state.roster.slot_units)) and turn.now_s < gather_s:
         state.deadlines.gather_s = gather_s
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
@@ -54,12 +57,8 @@ def form_or_grow(turn: Turn) -> None:
         drain(turn, save=False, reason=f"growing from {members} to {size} workers")
 
 
-def _most(turn: Turn) -> int:
-    """Workers of the largest mesh that has room on the nodes in use."""
-    roster, options = turn.state.roster, turn.options
-    anywhere = options.allow_cross_node_tp
-    groups = roster.num_slots // options.tp if anywhere else roster.num_slot_groups
-    return options.shape.num_fitting(groups)
+def _size(rung: Rung | None) -> int:
+    return 0 if rung is None else rung.workers
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:
