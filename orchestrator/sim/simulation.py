@@ -15,22 +15,21 @@ from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
-from remesh.orchestrator.sim.faults import PlannedFault, draw_faults, draw_vault_faults, strike
+from remesh.orchestrator.sim.faults import (
+    PlannedFault,
+    draw_faults,
+    draw_ladder_changes,
+    draw_vault_faults,
+    strike,
+)
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
-from remesh.orchestrator.sim.world import WHOLE, Settings, World, ladder_of_units
+from remesh.orchestrator.sim.world import LADDERS, WHOLE, Settings, World
 
 MAX_SECONDS = 300.0
 STARTUP_S = 3.0
 HALF = 0.5
-LADDERS = (
-    ladder_of_units(4, workers=2),
-    ladder_of_units(4, shards=0),
-    ladder_of_units(4, shards=2),
-    ladder_of_units(2, workers=2, shards=0),
-    ladder_of_units(4, workers=2, shards=2),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +241,7 @@ def simulate(seed: int) -> RunOutcome:
     )
     if settings.snapshot_every:
         faults += draw_vault_faults(vaults, settings.steps, span_s)
+    faults += draw_ladder_changes(Random(seed ^ 0x1ADD), settings.steps, span_s)  # noqa: S311 - likewise
     simulation = Simulation(seed, settings, faults)
     outcome = simulation.run()
     if not _as_expected(outcome):

@@ -17,12 +17,32 @@ GLOBAL_BATCH = 24
 
 def ladder_of_units(replicas: int, workers: int = 1, shards: int = 1) -> Ladder:
     """Up to so many replicas of so many workers; so many of them, all if it is 0, share a copy."""
-    unit = Unit(workers=workers)
-    flight = Flight.of_units(replicas=replicas, unit=unit, shards=shards, bit_key=f"unit={workers}")
-    return Ladder(flights=(flight,), num_leaves=GLOBAL_BATCH)
+    return Ladder(flights=(_flight(replicas, workers, shards),), num_leaves=GLOBAL_BATCH)
+
+
+def _flight(replicas: int, workers: int, shards: int) -> Flight:
+    return Flight.of_units(
+        replicas=replicas,
+        unit=Unit(workers=workers),
+        shards=shards,
+        bit_key=f"unit={workers}",
+    )
 
 
 WHOLE = ladder_of_units(4)
+LADDERS = (
+    ladder_of_units(4, workers=2),
+    ladder_of_units(4, shards=0),
+    ladder_of_units(4, shards=2),
+    ladder_of_units(2, workers=2, shards=0),
+    ladder_of_units(4, workers=2, shards=2),
+)
+OTHER_LADDERS = (
+    WHOLE,
+    *LADDERS,
+    ladder_of_units(2, shards=0),
+    Ladder(flights=(_flight(3, 2, 0), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,12 @@ from remesh.orchestrator.sim.faults import PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import held_by_members, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
-    LADDERS,
     Simulation,
     SimulationError,
     _draw_ladder,
     simulate,
 )
-from remesh.orchestrator.sim.world import WHOLE, Settings, ladder_of_units
+from remesh.orchestrator.sim.world import LADDERS, WHOLE, Settings, ladder_of_units
 from remesh.parallel.plan.cut import Cut, held_by
 from remesh.parallel.plan.layout import Layout
 
@@ -76,9 +75,9 @@ def test_a_death_that_takes_the_only_copy_of_a_shard_leads_back_to_the_checkpoin
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["join", "drain", "scale"])
+@pytest.mark.parametrize("kind", ["join", "drain", "scale", "ladder"])
 @pytest.mark.parametrize("ladder", ALL, ids=["tp", "zero", "hybrid", "both"])
-def test_nodes_that_come_and_go_as_announced_cost_no_step(ladder, kind, seed):
+def test_what_comes_and_goes_as_announced_costs_no_step(ladder, kind, seed):
     outcome = scene(ladder, (kind, 2.0), seed=seed)
     assert outcome.status == "finished"
     assert all(life.lost_steps == 0 and life.recovery_s is None for life in outcome.generations)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ladders import options_with_ladder
+from ladders import mixed, options_with_ladder
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
@@ -145,6 +145,13 @@ def unreadable(line):
     return line.members(ev.RestoreFailed, name=name, error="hash differs")
 
 
+def ladder_changed(line):
+    """One flight a word, such as tp:2,max_dp:2."""
+    flights = [dict(pair.split(":") for pair in word.split(",")) for word in line.names]
+    numbers = [{key: int(value) for key, value in words.items()} for words in flights]
+    return [ev.LadderChanged(ladder=mixed(*numbers), reason="memory runs short")]
+
+
 CORRUPT = "block 3 of shard-0.arrow is corrupt"
 KINDS = {
     "start": lambda _: [ev.RunStarted()],
@@ -154,6 +161,7 @@ KINDS = {
     "joined": joined,
     "draining": lambda line: line.nodes(ev.NodeDraining, cause="Ray drains it"),
     "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
+    "ladder": ladder_changed,
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
     "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
     "vault-up": lambda line: line.nodes(ev.VaultUp, address="10.0.0.1:7"),
