@@ -15,6 +15,7 @@ from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.planner import (
     NodeRoom,
     RungRow,
+    dealt,
     ladder_of,
     reasons,
     rows,
@@ -53,9 +54,9 @@ def plan_job(request: PlanRequest, console: Console, *, as_json: bool) -> None:
 
 
 def _picked(job: Job, ladder: Ladder, workers: int | None) -> tuple[Rung | None, tuple[str, ...]]:
-    """What so many workers get, and why; without a number what is true of all meshes."""
+    """What so many workers get, and why; without a number what the largest mesh would do."""
     if workers is None:
-        return None, ladder.reasons
+        return None, (dealt(job, ladder.highest), *ladder.reasons)
     room = NodeRoom(nodes=1, places=workers)
     rung = rung_for(job, ladder, room)
     return rung, reasons(job, ladder, rung, room)
@@ -72,13 +73,14 @@ def _table(table: Sequence[RungRow], picked: Rung | None) -> Table:
 
 def _cells(row: RungRow) -> dict[str, Any]:
     rung, unit = row.rung, row.rung.unit
+    together = " on one node" if unit.on_one_node and unit.workers > 1 else ""
     return {
         "workers": rung.workers,
         "mesh": str(rung.layout),
         "shards": rung.shards,
         "leaves each": row.leaves,
         "efficiency": f"{row.efficiency:.0%}",
-        "unit": f"{unit.workers} on one node" if unit.on_one_node else unit.workers,
+        "unit": f"{unit.workers}{together}",
         "moves": "" if row.moves is None else f"{row.moves:.0%}" if row.moves else "nothing",
     }
 

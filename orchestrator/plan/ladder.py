@@ -77,6 +77,10 @@ class Flight:
         return self.lowest.world_size // self.lowest.dp
 
     @property
+    def most_workers(self) -> int:
+        return self.last * self.replica_workers
+
+    @property
     def highest(self) -> Rung:
         return self.rung(self.last)
 
@@ -94,30 +98,25 @@ class Flight:
     def rungs(self) -> Iterator[Rung]:
         return map(self.rung, self.replicas)
 
-    def largest(self, num_units: int) -> Rung | None:
-        """The largest one of so many units, None if they are too few for any."""
-        replicas = self._fitting(num_units)
-        return self.rung(replicas) if replicas else None
-
-    def smallest(self, num_workers: int) -> Rung | None:
-        """The smallest one of at least so many workers, None if there is none."""
+    def reaching(self, num_workers: int) -> int:
+        """Replicas of the smallest rung of at least so many workers, 0 if there is none."""
         missing = max(0, -(-num_workers // self.replica_workers) - self.lowest.dp)
         replicas = self.lowest.dp + -(-missing // self.step) * self.step
-        return self.rung(replicas) if replicas <= self.last else None
+        return replicas if replicas <= self.last else 0
+
+    def fitting(self, num_units: int) -> int:
+        """Replicas of the largest rung of so many units, 0 if they are too few."""
+        most = min(num_units * self.unit.workers // self.replica_workers, self.last)
+        fitting = most - (most - self.lowest.dp) % self.step
+        return fitting if most >= self.lowest.dp else 0
 
     def within(self, num_units: int) -> "Flight | None":
         """What there is of it with so many units, None for nothing."""
-        replicas = self._fitting(num_units)
+        replicas = self.fitting(num_units)
         return replace(self, last=replicas) if replicas else None
 
     def __contains__(self, rung: Rung) -> bool:
         return rung.layout.dp in self.replicas and rung == self.rung(rung.layout.dp)
-
-    def _fitting(self, num_units: int) -> int:
-        """Replicas of the largest rung of so many units, 0 if they are too few."""
-        most = min(num_units * self.unit.workers // self.replica_workers, self.last)
-        fitting = most - (most - self.lowest.dp) % self.step
-        return fitting if fitting in self.replicas else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +150,8 @@ class Ladder:
 
     @property
     def highest(self) -> Rung:
-        return self.highest_of(None)
+        """The largest one."""
+        return max(self.flights, key=lambda flight: flight.most_workers).highest
 
     def rungs(self) -> Iterator[Rung]:
         """All of them, those of fewest workers first."""
@@ -164,26 +164,43 @@ class Ladder:
 
         One with this bit key comes before a larger one with another.
 
-        Cost: one rung is made for each flight.
+        Cost: a few divisions for each flight; one rung is made.
         """
-        found = (flight.largest(room(flight.unit)) for flight in self.flights)
-        fitting = [rung for rung in found if rung is not None and rung.workers >= at_least]
-        return max(fitting, key=lambda rung: _rank(rung, bit_key), default=None)
+        best = self._largest(room, at_least, bit_key)
+        return None if best is None else best[0].rung(best[1])
+
+    def size(
+        self, room: Callable[[Unit], int], *, at_least: int = 1, bit_key: str | None = None
+    ) -> int:
+        """Workers of that rung, 0 if there is none."""
+        best = self._largest(room, at_least, bit_key)
+        return 0 if best is None else best[0].replica_workers * best[1]
+
+    def flight_for(
+        self, room: Callable[[Unit], int], *, at_least: int = 1, bit_key: str | None = None
+    ) -> Flight:
+        """The flight of that rung; if there is none, the one that reaches highest."""
+        best = self._largest(room, at_least, bit_key)
+        return max(self.flights, key=lambda f: f.most_workers) if best is None else best[0]
 
     def smallest(self, at_least: int) -> Rung:
         """The smallest rung of at least so many workers; the highest if all are smaller."""
-        found = [flight.smallest(at_least) for flight in self.flights]
-        large = [rung for rung in found if rung is not None]
-        return min(large, key=lambda rung: rung.workers, default=self.highest)
+        flight, replicas = self._smallest(at_least)
+        return flight.rung(replicas)
 
-    def size_of(self, unit: Unit, num_units: int) -> int:
-        """Workers of the largest mesh that so many of these units make up, 0 if there is none."""
-        rung = self.largest(lambda other: num_units if other == unit else 0)
-        return 0 if rung is None else rung.workers
+    def needed(self, at_least: int) -> str:
+        """Its workers in words, such as "4 in tp groups of 2 on one node each"."""
+        flight, replicas = self._smallest(at_least)
+        groups = [str(flight.unit)] if flight.unit.workers > 1 else []
+        if flight.step > 1:
+            groups.append(f"ZeRO groups of {flight.step} replicas")
+        parts = f" in {' and '.join(groups)}" if groups else ""
+        return f"{replicas * flight.replica_workers}{parts}"
 
-    def highest_of(self, bit_key: str | None) -> Rung:
-        """The largest rung with this bit key, or of all if none has it."""
-        return max((f.highest for f in self.flights), key=lambda rung: _rank(rung, bit_key))
+    def gains(self, unit: Unit, fewer: int, more: int) -> bool:
+        """Whether more of these units make up a larger mesh."""
+        flights = [flight for flight in self.flights if flight.unit == unit]
+        return any(flight.fitting(more) > flight.fitting(fewer) for flight in flights)
 
     def within(self, room: Callable[[Unit], int]) -> "Ladder | None":
         """The rungs for which there is ever room, None if there are none."""
@@ -209,17 +226,26 @@ class Ladder:
         workers = flight.step * flight.replica_workers
         return f"a mesh has whole {groups}, {workers} workers at a time"
 
-    def parts(self, rung: Rung) -> str:
-        """What this mesh consists of, such as " in tp groups of 2 on one node each"; or nothing."""
-        flight = self._flight(rung)
-        groups = [str(rung.unit)] if rung.unit.workers > 1 else []
-        if flight.step > 1:
-            groups.append(f"ZeRO groups of {flight.step} replicas")
-        return f" in {' and '.join(groups)}" if groups else ""
+    def _smallest(self, at_least: int) -> tuple[Flight, int]:
+        found = [(flight, flight.reaching(at_least)) for flight in self.flights]
+        large = [(flight, replicas) for flight, replicas in found if replicas]
+        if large:
+            return min(large, key=lambda pair: pair[1] * pair[0].replica_workers)
+        highest = max(self.flights, key=lambda flight: flight.most_workers)
+        return highest, highest.last
+
+    def _largest(
+        self, room: Callable[[Unit], int], at_least: int, bit_key: str | None
+    ) -> tuple[Flight, int] | None:
+        """The flight and the replicas of the rung to take."""
+        best, rank = None, (False, 0)
+        for flight in self.flights:
+            replicas = flight.fitting(room(flight.unit))
+            workers = replicas * flight.replica_workers
+            ranked = (flight.bit_key == bit_key, workers)
+            if workers >= at_least and ranked > rank:
+                best, rank = (flight, replicas), ranked
+        return best
 
     def _flight(self, rung: Rung) -> Flight:
         return next(flight for flight in self.flights if rung in flight)
-
-
-def _rank(rung: Rung, bit_key: str | None) -> tuple[bool, int]:
-    return rung.bit_key == bit_key, rung.workers

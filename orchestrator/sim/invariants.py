@@ -167,9 +167,9 @@ class Invariants:
         newest = max(steps | in_memory | self._whole(self._within_reach), default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
-        life = self.controller.state.current
-        if life.fault is None and life.lost_steps:
-            raise InvariantError(f"{form} loses {life.lost_steps} steps, and nothing had failed")
+        for life in self.controller.state.generations[-1:]:
+            if life.fault is None and life.lost_steps:
+                raise InvariantError(f"{form} loses {life.lost_steps} steps, but nothing failed")
         if isinstance(form.restore, CheckpointState) and newest in in_memory:
             raise InvariantError(f"{form} reads from storage what is in memory")
 

@@ -58,7 +58,7 @@ def test_what_is_none_is_refused(values):
 
 def test_one_of_a_version_with_other_fields_is_refused():
     values = encode(Snapshot(state=State(), tally=Tally()))
-    del values["of"]["state"]["of"]["roster"]["of"]["num_groups"]
+    del values["of"]["state"]["of"]["roster"]["of"]["num_used"]
     with pytest.raises(SnapshotError, match="Roster with "):
         decode(values)
 

@@ -99,7 +99,9 @@ def test_a_rung_of_the_same_bits_comes_before_a_larger_one_of_others():
     room[2] = 0
     assert str(pick(bit_key="tp=2").layout) == "dp=7"
     assert str(both.highest.layout) == "dp=4 tp=2"  # as large as dp=8, and named first
-    assert str(both.highest_of("tp=1").layout) == "dp=8"
+    assert both.flight_for(lambda _: 0) == both.flights[0]
+    assert both.flight_for(lambda unit: room[unit.workers], bit_key="tp=2") == both.flights[1]
+    assert both.size(lambda unit: room[unit.workers]) == 7
     assert [rung.workers for rung in both.rungs()] == [1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8]
 
 
@@ -145,13 +147,11 @@ def test_a_spare_worker_is_explained():
     assert hybrid.spare_reason(high) == "the job has at most 4 replicas"
     assert hybrid.spare_reason(low) == "a mesh has whole groups of 2 replicas, 4 workers at a time"
     assert (hybrid.above(low), hybrid.above(high)) == (high, None)
-    assert hybrid.parts(low) == (
-        " in tp groups of 2 on one node each and ZeRO groups of 2 replicas"
-    )
+    assert hybrid.needed(1) == "4 in tp groups of 2 on one node each and ZeRO groups of 2 replicas"
     tensor = ladder(max_dp=4, tp=2)
     lowest = next(tensor.rungs())
     assert tensor.spare_reason(lowest) == "a mesh has whole replicas, 2 workers at a time"
-    assert ladder().parts(next(ladder().rungs())) == ""
+    assert ladder().needed(3) == "3"
 
 
 def test_what_changes_hands_follows_from_the_cuts():

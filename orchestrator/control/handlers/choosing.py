@@ -118,7 +118,7 @@ def _units(turn: Turn, unit: Unit, candidates: _Candidates) -> list[list[Worker]
         by_node.setdefault(worker.node, []).append(worker)
     units = [group for here in by_node.values() for group in _cut(here, size)]
     straddling = list(_cut(ordered, size)) if anywhere else units
-    if turn.ladder.size_of(unit, len(straddling)) > turn.ladder.size_of(unit, len(units)):
+    if turn.ladder.gains(unit, len(units), len(straddling)):
         return straddling
     units.sort(key=lambda u: (-sum(kept.get(w.name, 0) for w in u), place_of[u[0].name]))
     return units

@@ -4,9 +4,9 @@ from remesh.orchestrator.control.handlers.transitions import (
     drain,
     enough,
     form_or_wait,
-    largest_ready,
     leave,
     note_sign,
+    num_fitting,
     over_budget,
     waiting_reason,
 )
@@ -15,7 +15,6 @@ from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
-from remesh.orchestrator.plan.rung import Rung
 
 
 def refill(turn: Turn) -> None:
@@ -29,9 +28,8 @@ def refill(turn: Turn) -> None:
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
-    within_reach = turn.pick(roster.slot_units) or turn.ladder.highest
-    wanted = turn.ladder.highest_of(within_reach.bit_key)
-    for node in roster.places(wanted.workers, wanted.unit, turn.options.spares):
+    flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
+    for node in roster.places(flight.most_workers, flight.unit, turn.options.spares):
         worker = roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
         turn.do(StartWorker(worker=worker.name, node=node))
@@ -45,20 +43,16 @@ def form_or_grow(turn: Turn) -> None:
     """
     state = turn.state
     state.deadlines.gather_s = None
-    members, size = state.roster.num_members, _size(largest_ready(turn))
+    members, size = state.roster.num_members, num_fitting(turn)
     if not _larger_mesh_wanted(turn, size):
         return
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
-    if size < _size(turn.pick(state.roster.slot_units)) and turn.now_s < gather_s:
+    if size < turn.size(state.roster.slot_units) and turn.now_s < gather_s:
         state.deadlines.gather_s = gather_s
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:
         drain(turn, save=False, reason=f"growing from {members} to {size} workers")
-
-
-def _size(rung: Rung | None) -> int:
-    return 0 if rung is None else rung.workers
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:

@@ -7,7 +7,7 @@ from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
-from remesh.orchestrator.plan.rung import Rung, changed_bits
+from remesh.orchestrator.plan.rung import changed_bits
 
 
 def fence(turn: Turn, sign: str) -> None:
@@ -133,21 +133,20 @@ def form_or_wait(turn: Turn) -> None:
 def enough(turn: Turn) -> bool:
     """Whether those that are ready make up a mesh."""
     ready_nodes = turn.state.roster.num_ready_nodes
-    return largest_ready(turn) is not None and ready_nodes >= turn.options.min_nodes
+    return num_fitting(turn) > 0 and ready_nodes >= turn.options.min_nodes
 
 
-def largest_ready(turn: Turn) -> Rung | None:
-    """The mesh of those that are ready on the nodes in use, None if they are too few."""
-    return turn.pick(turn.state.roster.ready_units)
+def num_fitting(turn: Turn) -> int:
+    """Workers of the mesh of those that are ready on the nodes in use, 0 if they are too few."""
+    return turn.size(turn.state.roster.ready_units)
 
 
 def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
     roster, options = turn.state.roster, turn.options
     if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
-        needed = turn.ladder.smallest(options.min_workers)
-        parts = turn.ladder.parts(needed)
-        text = f"waiting for workers: have {roster.num_idle}, need {needed.workers}{parts}"
+        needed = turn.ladder.needed(options.min_workers)
+        text = f"waiting for workers: have {roster.num_idle}, need {needed}"
     else:
         text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
     if turn.state.deadlines.cool_s is None:

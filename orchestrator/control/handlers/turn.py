@@ -29,6 +29,11 @@ class Turn:
         return self.state.ladder or self.options.ladder
 
     @property
+    def at_least(self) -> int:
+        """Workers of the smallest mesh that is large enough."""
+        return max(1, self.options.min_workers)
+
+    @property
     def bit_key(self) -> str | None:
         """What the bits of the newest mesh depended on, None before the first one."""
         return self.state.current.rung.bit_key if self.state.generations else None
@@ -38,8 +43,11 @@ class Turn:
 
         None if there is none.
         """
-        at_least = max(1, self.options.min_workers)
-        return self.ladder.largest(room, at_least=at_least, bit_key=self.bit_key)
+        return self.ladder.largest(room, at_least=self.at_least, bit_key=self.bit_key)
+
+    def size(self, room: Callable[[Unit], int]) -> int:
+        """Workers of that mesh, 0 if there is none."""
+        return self.ladder.size(room, at_least=self.at_least, bit_key=self.bit_key)
 
     def do(self, command: Command) -> None:
         self.commands.append(command)
