@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
 from remesh.orchestrator.job.curve import Fingerprint
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.job.kills import Kill
-from remesh.parallel.plan.cut import Cut, Held
-from remesh.parallel.plan.layout import Layout
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Rung
+from remesh.parallel.plan.cut import Held
 
 NAMESPACE = "remesh"
 HEAD = "node:__internal_head__"  # the resource by which Ray marks its head node
@@ -70,7 +70,7 @@ class SlotOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormOrder:
-    """One rank's part of a Form command.
+    """One rank's part of a Form command: `rung` is the mesh.
 
     `held` is the part of the state at `from_step` that the worker holds, None for none of it.
     `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
@@ -80,13 +80,11 @@ class FormOrder:
 
     generation: int
     rank: int
-    world_size: int
     store_host: str
     store_port: int
     form_timeout_s: float
     op_timeout_s: float
-    layout: Layout
-    cut: Cut
+    rung: Rung
     restore: Restore
     held: Held | None
     ranks_to_fill: tuple[int, ...]
@@ -138,13 +136,11 @@ def form_order(
     return FormOrder(
         generation=form.generation,
         rank=member.rank,
-        world_size=len(form.members),
         store_host=store[0],
         store_port=store[1],
         form_timeout_s=timers.form_s,
         op_timeout_s=timers.restore_s,
-        layout=form.layout,
-        cut=form.cut,
+        rung=form.rung,
         restore=form.restore,
         held=member.held if member.at_step == form.from_step else None,
         ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
@@ -157,5 +153,5 @@ def form_order(
 
 def _is_in_place(form: Form, member: Member) -> bool:
     """Whether the worker holds the part of the state that its place in the new mesh asks for."""
-    own = form.cut.held_by(form.layout, member.rank)
+    own = form.rung.held_by(member.rank)
     return member.at_step == form.from_step and member.held == own

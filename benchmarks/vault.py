@@ -33,12 +33,13 @@ from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.worker.preparing import engine_spec
 from remesh.actors.worker.snapshot_pace import SHARE
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import FreshState, VaultSlot
 from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.restore import SlotSource, share_state
-from remesh.parallel.plan.cut import Cut, held_by
+from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.checkpoint import commit
@@ -241,13 +242,11 @@ def order(own: str, buddy: str) -> FormOrder:
     return FormOrder(
         generation=1,
         rank=0,
-        world_size=1,
         store_host="",
         store_port=0,
         form_timeout_s=10,
         op_timeout_s=10,
-        layout=Layout(),
-        cut=Cut(),
+        rung=Rung(layout=Layout()),
         restore=FreshState(),
         held=None,
         ranks_to_fill=(),

@@ -33,7 +33,6 @@ from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.memory.membership import WorkerState
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import (
     Announce,
     AskVaults,
@@ -75,7 +74,7 @@ class ControllerActor:
     """
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
-        self._timers = Timers(patience_s=options.patience_s)
+        self._timers = options.timers
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._begun = begin(spec, options, self._folder)
         self._spec = spec = self._begun.spec

@@ -16,7 +16,6 @@ import ray
 from remesh.actors.cluster.private_ray import draining_nodes
 from remesh.actors.node.placement_groups import Room
 from remesh.actors.orders import HEAD
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import (
     Event,
     NodeDraining,
@@ -27,6 +26,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerFrozen,
     WorkerLost,
 )
+from remesh.orchestrator.job.timers import Timers
 
 NODES_EVERY_S = 0.5
 DOMAINS = ("remesh/domain", "ray.io/gpu-domain")

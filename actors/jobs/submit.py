@@ -2,7 +2,6 @@
 
 import secrets
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 from remesh.actors.cluster.connection import connect, disconnect
@@ -14,13 +13,13 @@ from remesh.actors.vault.wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 from remesh.orchestrator.job.curve import Fingerprint, bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, no_room
 from remesh.orchestrator.user_errors import UserError
 
 
@@ -37,7 +36,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         held.enter_context(folder.lock())
         if run := _take_up(job, options, folder, held):
             return run
-        shape = _shape(job, options)
+        ladder = _ladder(job, options)
         folder.check_free(fresh=options.fresh)
         if options.fresh:
             folder.clear()
@@ -50,10 +49,10 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
             return FinishedRun(job, folder, checkpoints[0].step)
         held.callback(disconnect, connect(job, options))
         folder.keep(fingerprint)
-        spec = _spec(job, options, folder, fingerprint, shape)
+        spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
-        controller = start_controller(spec, _control_options(spec, checkpoints, folder))
+        controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
         return Run(controller, held.pop_all(), outlives=bool(options.submission))
 
 
@@ -78,7 +77,7 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
 
 
 def _spec(
-    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, shape: Shape
+    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, most: int
 ) -> RunSpec:
     run = secrets.token_hex(4)
     change = bits_change(folder.bits(), job.bits)
@@ -89,7 +88,7 @@ def _spec(
         data_digest=str(fingerprint["data.digest"]),
         fingerprint=fingerprint,
         incarnation=folder.claim(run),
-        max_members=shape.largest,
+        max_members=most,
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
@@ -102,7 +101,7 @@ def driver_lease_s(job: Job, options: RunOptions) -> float:
     """How long the run goes on when its driver is gone."""
     if options.submission:
         return job.elastic.orphan_after_s
-    return Timers(patience_s=job.elastic.patience_s).lease_s
+    return job.timers.lease_s
 
 
 def _check_data(job: Job) -> Manifest:
@@ -131,43 +130,32 @@ def _anchored(job: Job) -> Job:
     return job.model_copy(update={"data": data, "checkpoint": checkpoint})
 
 
-def _shape(job: Job, options: RunOptions) -> Shape:
+def _ladder(job: Job, options: RunOptions) -> Ladder:
     """That of the job, as far as nodes that are started for it have room.
 
     Raises: UserError if they have no room for a mesh.
     """
-    shape = job.shape
+    ladder = ladder_of(job)
     if options.address is not None:
-        return shape
-    nodes, places = options.nodes, options.workers_per_node
-    straddling = job.parallel.allow_cross_node_tp
-    groups = nodes * places // shape.tp if straddling else nodes * (places // shape.tp)
-    layout = shape.layout(groups)
-    if layout is None:
-        where = "" if straddling or shape.tp == 1 else f", each {shape.tp} of them on one node"
-        raise UserError(
-            f"--nodes {nodes} with --workers-per-node {places} has no room for a mesh of "
-            f"{shape.smallest} workers{where}; use more, or a smaller parallel.tp or zero.group"
-        )
-    return replace(shape, max_dp=layout.dp)
+        return ladder
+    room = NodeRoom(nodes=options.nodes, places=options.workers_per_node)
+    within = ladder.within(room.units)
+    if within is None:
+        raise UserError(no_room(ladder, room))
+    return within
 
 
 def _control_options(
-    spec: RunSpec, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
+    spec: RunSpec, ladder: Ladder, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
 ) -> Options:
-    elastic, shape = spec.job.elastic, spec.job.shape
+    elastic = spec.job.elastic
     return Options(
         steps=spec.job.train.steps,
-        max_dp=spec.max_members // shape.tp,
-        bucket_elements=spec.job.bucket_elements,
-        tp=shape.tp,
-        zero_stage=shape.zero_stage,
-        zero_group=shape.zero_group,
+        ladder=ladder,
         min_workers=min(elastic.min_workers, spec.max_members),
         spares=elastic.spares,
         min_nodes=elastic.min_nodes,
         max_nodes=elastic.max_nodes or MANY_NODES,
-        allow_cross_node_tp=spec.job.parallel.allow_cross_node_tp,
         max_failures=elastic.max_failures,
         healthy_steps=elastic.healthy_steps,
         patience_s=elastic.patience_s,

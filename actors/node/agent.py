@@ -18,7 +18,6 @@ from remesh.actors.node.placement_groups import group_name, remove_group
 from remesh.actors.node.processes import kill
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.orders import NAMESPACE, RunSpec
-from remesh.orchestrator.control.memory.timers import Timers
 
 BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
 
@@ -29,7 +28,7 @@ class Agent:
     def __init__(self, spec: RunSpec, node: str) -> None:
         self._spec = spec
         self._node = node
-        self._timers = Timers(patience_s=spec.job.elastic.patience_s)
+        self._timers = spec.job.timers
         self._folder = folder_of(spec.run, node)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._vault_folder = vault_folder_of(spec.run, node)

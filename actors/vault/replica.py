@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from remesh.actors.vault.messages import KeepCopies, NowStable, PutCopy
 from remesh.actors.vault.shelf import Claim, Sealed
 from remesh.actors.vault.wire import Line
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
 
 SLOWEST_BYTES_S = 10e6  # a vault that takes in less than that is of no use
 

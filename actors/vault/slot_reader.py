@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from remesh.actors.vault.messages import HeaderFollows, RangeFollows, ReadHeader, ReadRange
 from remesh.actors.vault.wire import Line, VaultError
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import VaultSlot
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import MAX_HEADER_BYTES, ShardHeader, header_of, shard_digest
 

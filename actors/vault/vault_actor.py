@@ -18,7 +18,6 @@ from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.vault.shelf import Shelf
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import Event, VaultTold, VaultUp
 from remesh.orchestrator.control.words.records import VaultSlot
 
@@ -29,7 +28,7 @@ class VaultActor:
     def __init__(self, spec: RunSpec, node: str) -> None:
         self._spec = spec
         self._node = node
-        self._timers = Timers(patience_s=spec.job.elastic.patience_s)
+        self._timers = spec.job.timers
         self._memory = VaultMemory(
             SHARED_MEMORY / folder_name(spec.run, node),
             limit_bytes=spec.job.checkpoint.vault_bytes,

@@ -32,7 +32,7 @@ from remesh.actors.vault.replica import Buddy, Replica
 from remesh.actors.vault.shelf import Claim, Lease, Sealed, Shelf
 from remesh.actors.vault.slot_memory import SlotState
 from remesh.actors.vault.wire import HELLO, TOKEN_BYTES, WIRE_FORMAT, Line, VaultError
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError
 
 MAX_CONNECTIONS = 1024

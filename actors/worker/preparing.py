@@ -19,7 +19,6 @@ from remesh.actors.worker.trainer import Trainer, TrainerParts
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.optim.adamw import AdamWConfig
@@ -59,7 +58,7 @@ def build_trainer(
             saver=Saver(worker=worker, storage=storage, post=post),
             snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
-                timers=Timers(patience_s=spec.job.elastic.patience_s),
+                timers=spec.job.timers,
             ),
             post=post,
         )

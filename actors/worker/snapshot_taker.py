@@ -36,7 +36,7 @@ from remesh.actors.vault.messages import (
 from remesh.actors.vault.slot_memory import SlotMemory, SlotState
 from remesh.actors.vault.wire import Line, VaultError
 from remesh.actors.worker.snapshot_pace import Every, Pace
-from remesh.orchestrator.control.memory.timers import Timers
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.state.fragments import Fragment

@@ -21,7 +21,6 @@ from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import (
     Event,
     GroupBroken,
@@ -146,14 +145,14 @@ class Trainer:
                 port=order.store_port,
                 generation=order.generation,
                 rank=order.rank,
-                size=order.world_size,
+                size=order.rung.workers,
                 node_ip=self._parts.node_ip,
                 form_timeout_s=order.form_timeout_s,
                 op_timeout_s=order.op_timeout_s,
             ),
             self._fence,
-            order.layout,
-            order.cut.shards,
+            order.rung.layout,
+            order.rung.shards,
         )
         self._parts.stamps[Field.GENERATION] = order.generation
         self._parts.post(
@@ -202,7 +201,7 @@ class Trainer:
         self._fail_restore(order, name, failure)
 
     def _source(self, told: SlotOrder) -> SlotSource:
-        timers = Timers(patience_s=self._parts.job.elastic.patience_s)
+        timers = self._parts.job.timers
         return SlotSource(
             name=slot_label(told.slot),
             held=told.slot.held,
@@ -296,7 +295,7 @@ class Trainer:
     def _fire(self, order: FormOrder, step: int) -> None:
         self._parts.faults.fire(
             step,
-            is_last_rank=order.rank == order.world_size - 1,
+            is_last_rank=order.rank == order.rung.workers - 1,
             is_node_victim=order.rank == order.victim,
         )
 
@@ -305,7 +304,7 @@ class Trainer:
         saver = self._parts.saver
         if not saver.is_prepared:
             part = own_part(self._parts.engine.shard_state, mesh)
-            saver.prepare(part, rank=order.rank, num_writers=order.world_size)
+            saver.prepare(part, rank=order.rank, num_writers=order.rung.workers)
         saver.save(CheckpointRef(step=step, generation=order.generation))
 
     def _stamp(self, step: int, operation: int, phase: int) -> None:

@@ -18,7 +18,6 @@ from remesh.actors.node.lives import Life
 from remesh.actors.node.stamps import Field, Stamps, folder_of
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec, VaultOrder
 from remesh.data.data_error import DataError
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
@@ -88,7 +87,7 @@ class WorkerActor:
         return stamps
 
     def _beat(self, stamps: Stamps) -> None:
-        timers = Timers(patience_s=self._spec.job.elastic.patience_s)
+        timers = self._spec.job.timers
         while stamps.age_s(Field.LEASE_NS) < timers.lease_s:
             stamps[Field.BEAT_NS] = time.monotonic_ns()
             time.sleep(timers.silent_s / 5)
@@ -111,7 +110,7 @@ class WorkerActor:
 
     def _last_word(self, answer: Any) -> None:
         """Wait, for a while, until it has arrived."""
-        timers = Timers(patience_s=self._spec.job.elastic.patience_s)
+        timers = self._spec.job.timers
         ray.wait([answer], timeout=timers.form_s)
 
 

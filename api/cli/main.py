@@ -26,6 +26,12 @@ remesh run examples/tiny.toml
 remesh run examples/tiny.toml --set train.steps=200
 remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report r.json
 """
+PLAN_EXAMPLES = """\b
+Examples:
+remesh plan examples/tiny.toml
+remesh plan examples/sharded.toml --workers 3
+remesh plan examples/tiny.toml --set elastic.max_workers=8 --json
+"""
 STATUS_EXAMPLES = """\b
 Examples:
 remesh status
@@ -123,6 +129,27 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
             address=address,
         )
     )
+
+
+@app.command(epilog=PLAN_EXAMPLES)
+def plan(
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    *,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Show what so many workers get, and who is spare.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show the meshes that a job's run may have, and why. Nothing is started."""
+    from remesh.cli.plan_command import PlanRequest, plan_job  # noqa: PLC0415 - keeps --help fast
+
+    request = PlanRequest(job=job, overrides=overrides or (), workers=workers)
+    plan_job(request, _console(), as_json=as_json)
+    return 0
 
 
 @app.command(epilog=STATUS_EXAMPLES)

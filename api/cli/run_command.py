@@ -19,7 +19,7 @@ from remesh.data.durable import durable_file
 from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.job.kills import check_kills, parse_kill
-from remesh.orchestrator.plan.planner import plan
+from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import RemeshError, UserError
 
 
@@ -99,7 +99,9 @@ def _introduce(job: Job, options: RunOptions, display: Display) -> None:
         f"{job.run_dir} on {options.nodes} local nodes with room for {options.workers_per_node} "
         f"workers each"
     )
-    for reason in plan(job, options.nodes * options.workers_per_node).reasons:
+    room = NodeRoom(nodes=options.nodes, places=options.workers_per_node)
+    ladder = ladder_of(job)
+    for reason in reasons(job, ladder, rung_for(job, ladder, room), room):
         display.note(reason)
 
 

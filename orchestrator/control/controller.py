@@ -21,7 +21,6 @@ class Controller:
     def __init__(self, options: Options, state: State | None = None) -> None:
         self.options = options
         self.state = State() if state is None else state
-        self.state.roster.tp = options.tp
 
     def start(self, now_s: float) -> list[Command]:
         """The same as handling RunStarted, which the journal has to hold."""

@@ -27,7 +27,7 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.leaves import choose_num_leaves
 from remesh.parallel.plan.verdict import shown
@@ -59,17 +59,26 @@ class Job(BaseModel):
         return Path(self.checkpoint.dir or f"runs/{self.name}")
 
     @property
-    def shape(self) -> Shape:
-        """What all meshes of the run have in common."""
-        dp, tp, zero = self.parallel.dp, self.parallel.tp, self.zero
-        max_dp = self.elastic.max_workers // tp if dp == "auto" else dp
-        max_dp -= max_dp % (zero.group or 1)
-        return Shape(max_dp=max_dp, tp=tp, zero_stage=zero.stage, zero_group=zero.group)
+    def timers(self) -> Timers:
+        """Every deadline of the run."""
+        return Timers(patience_s=self.elastic.patience_s)
 
     @property
     def max_dp(self) -> int:
-        """The largest number of replicas that the run may reach."""
-        return self.shape.max_dp
+        """The largest number of replicas that the run may reach: whole ZeRO groups of them."""
+        dp = self.parallel.dp
+        most = self.elastic.max_workers // self.parallel.tp if dp == "auto" else dp
+        return most - most % (self.zero.group or 1)
+
+    @property
+    def smallest_mesh(self) -> int:
+        """Workers of the smallest mesh: one ZeRO group, or one replica."""
+        return self.parallel.tp * (self.zero.group or 1)
+
+    @property
+    def largest_mesh(self) -> int:
+        """Workers of the largest mesh, 0 if there can be none."""
+        return self.parallel.tp * self.max_dp
 
     @property
     def num_microbatches(self) -> int:
@@ -210,13 +219,13 @@ def _cross_problems(job: Job) -> Iterator[str]:
 
 def _bound_problems(job: Job) -> Iterator[str]:
     """Whether the bounds of workers and nodes leave room for the largest mesh."""
-    elastic, largest = job.elastic, job.shape.largest
+    elastic, largest = job.elastic, job.largest_mesh
     low, high = elastic.min_nodes, elastic.max_nodes
     key = "elastic.max_workers" if job.parallel.dp == "auto" else "parallel.dp"
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
-        bound += f", a mesh of {largest} workers in tp groups of {job.shape.tp}"
+        bound += f", a mesh of {largest} workers in tp groups of {job.parallel.tp}"
     if elastic.min_workers > largest:
         yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
     if high is not None and low > high:

@@ -1,4 +1,5 @@
 """Which meshes a run may have, and who computes where.
 
-Belongs here: choices of layouts, devices and buddies, each a pure function of what there is.
+Belongs here: the ladder of meshes, made once from the job, and the choices of devices and buddies,
+each a pure function of what there is.
 """

@@ -1,17 +1,17 @@
 """Which device gets which rank: neighbours in the mesh are neighbours in the cluster.
 
 Devices are taken in the order (domain, head first, node, index), whatever order the cluster offers
-them in, so that the ranks of a node are consecutive. tp is the innermost axis: its groups are cut
-from the devices of one node, since it talks in every layer. A group that straddled nodes without a
-word was the alternative; it trains, at a fraction of the speed.
+them in, so that the ranks of a node are consecutive. Units are cut from the devices of one node,
+since they talk in every layer. One that straddled nodes without a word was the alternative; it
+trains, at a fraction of the speed.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.user_errors import UserError
-from remesh.parallel.plan.layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,8 @@ class Placement:
     warnings: tuple[str, ...] = ()
 
 
-def place(
-    devices: Sequence[Device], layout: Layout, *, allow_cross_node_tp: bool = False
-) -> Placement:
-    """The ranks of a layout on some of these devices.
+def place(devices: Sequence[Device], rung: Rung) -> Placement:
+    """The ranks of a mesh on some of these devices.
 
     Raises: UserError if two workers have one device, or the groups do not fit, with the numbers.
     """
@@ -47,17 +45,17 @@ def place(
     for first, second in pairwise(ordered):
         if first == second:
             raise UserError(f"two workers on {first.node} have the same device, {first.index}")
-    tp, needed = layout.tp, layout.world_size // layout.tp
-    groups = list(_groups(ordered, tp))
+    layout, unit, needed = rung.layout, rung.unit, rung.num_units
+    groups = list(_groups(ordered, unit.workers))
     if len(groups) >= needed:
         return Placement(devices=tuple(device for group in groups[:needed] for device in group))
     if len(ordered) < layout.world_size:
         raise UserError(f"{layout} needs {layout.world_size} devices and there are {len(ordered)}")
     straddles = (
-        f"{layout} needs {needed} groups of {tp} devices on one node each, and there is room for "
-        f"{len(groups)}: some would straddle nodes"
+        f"{layout} needs {needed} groups of {unit.workers} devices on one node each, and there is "
+        f"room for {len(groups)}: some would straddle nodes"
     )
-    if not allow_cross_node_tp:
+    if unit.on_one_node:
         raise UserError(
             f"{straddles}; use a smaller parallel.tp, or set parallel.allow_cross_node_tp = true "
             f"and lose speed"

@@ -1,54 +1,130 @@
-"""Which layout a number of workers gets, what each replica then does, and why."""
+"""The ladder of a job: which meshes its run may have, which one some workers get, and why."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.plan.shape import spare_reason
+from remesh.orchestrator.plan.ladder import Flight, Ladder
+from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.user_errors import UserError
-from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.leaves import deal, efficiency
+from remesh.parallel.plan.leaves import efficiency
 from remesh.parallel.plan.shares import replicated_heads
+
+ALL_OF_THEM = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """`leaves` counts those of each replica, `shard_size` replicas share one copy of the state.
-    `efficiency` is the share of time not spent waiting for the fullest replica, in (0, 1].
-    """
+class NodeRoom:
+    """Nodes with so many places for workers each."""
 
-    layout: Layout
-    shard_size: int
-    leaves: tuple[int, ...]
-    microbatches_per_leaf: int
-    efficiency: float
-    reasons: tuple[str, ...]
+    nodes: int
+    places: int
+
+    @property
+    def workers(self) -> int:
+        return self.nodes * self.places
+
+    def units(self, unit: Unit) -> int:
+        return unit.room(self.nodes, self.places)
+
+    def __str__(self) -> str:
+        return f"{self.workers} worker{'' if self.workers == 1 else 's'}"
 
 
-def plan(job: Job, num_workers: int) -> Plan:
-    """The layout of a job on `num_workers` workers.
+def ladder_of(job: Job) -> Ladder:
+    """Every mesh that the run of a job may have, whatever the cluster has room for."""
+    parallel, zero = job.parallel, job.zero
+    shards = (zero.group or ALL_OF_THEM) if zero.stage else 1
+    flight = Flight.of_units(
+        replicas=job.max_dp,
+        unit=Unit(workers=parallel.tp, on_one_node=not parallel.allow_cross_node_tp),
+        shards=shards,
+        bucket_elements=job.bucket_elements,
+        bit_key=job.bit_key,
+    )
+    return Ladder(flights=(flight,), num_leaves=job.num_leaves, reasons=tuple(_ladder_reasons(job)))
+
+
+def rung_for(job: Job, ladder: Ladder, room: NodeRoom) -> Rung:
+    """The mesh that the run has when all these workers are there.
 
     Raises: UserError if they are too few.
     """
-    shape, elastic = job.shape, job.elastic
-    needed = shape.at_least(elastic.min_workers)
-    if num_workers < needed:
-        raise UserError(_too_few(job, num_workers, needed))
-    layout = shape.layout(num_workers // shape.tp)
-    assert layout is not None
-    dealt = tuple(len(span) for span in deal(job.num_leaves, layout.dp))
-    return Plan(
-        layout=layout,
-        shard_size=shape.shard_size(layout.dp),
-        leaves=dealt,
-        microbatches_per_leaf=job.num_microbatches // job.num_leaves,
-        efficiency=efficiency(job.num_leaves, layout.dp),
-        reasons=tuple(_reasons(job, num_workers, layout, dealt)),
+    rung = ladder.largest(room.units, at_least=job.elastic.min_workers)
+    if rung is None:
+        raise UserError(_too_few(job, ladder, room))
+    return rung
+
+
+def no_room(ladder: Ladder, room: NodeRoom) -> str:
+    """What to say of nodes that are started for a run and have no room for its smallest mesh."""
+    smallest = ladder.smallest(1)
+    unit = smallest.unit
+    apart = unit.workers == 1 or not unit.on_one_node
+    where = "" if apart else f", each {unit.workers} of them on one node"
+    return (
+        f"--nodes {room.nodes} with --workers-per-node {room.places} has no room for a mesh of "
+        f"{smallest.workers} workers{where}; use more, or a smaller parallel.tp or zero.group"
     )
 
 
-def _too_few(job: Job, num_workers: int, needed: int) -> str:
-    seen = f"{num_workers} workers are fewer than"
+def reasons(job: Job, ladder: Ladder, rung: Rung, room: NodeRoom) -> tuple[str, ...]:
+    """What each replica of that mesh does, what it is made of, and who is left over or missing."""
+    return (dealt(job, rung), *ladder.reasons, *_left_over(ladder, rung, room))
+
+
+def dealt(job: Job, rung: Rung) -> str:
+    """Such as "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"."""
+    size = job.num_microbatches // job.num_leaves
+    leaves = f"{job.num_leaves} leaves of {size} microbatch{'' if size == 1 else 'es'}"
+    share = f"{_efficiency(job, rung):.0%} efficient"
+    return f"dp={rung.layout.dp}: {leaves}, {_each(job, rung)} each, {share}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungRow:
+    """A line of the table: `leaves` of each replica, the share of time it computes, and which share
+    of the state changes hands as the mesh grows to it from the rung below, None for the lowest.
+    """
+
+    rung: Rung
+    leaves: str
+    efficiency: float
+    moves: float | None
+
+
+def rows(job: Job, ladder: Ladder) -> Iterator[RungRow]:
+    """Every rung, the lowest first."""
+    below: Rung | None = None
+    for rung in ladder.rungs():
+        yield RungRow(
+            rung=rung,
+            leaves=_each(job, rung),
+            efficiency=_efficiency(job, rung),
+            moves=None if below is None else 1.0 - rung.cut.kept(below.cut),
+        )
+        below = rung
+
+
+def _efficiency(job: Job, rung: Rung) -> float:
+    if not rung.leaves:
+        return efficiency(job.num_leaves, rung.layout.dp)
+    return job.num_leaves / (rung.layout.dp * max(rung.leaves))
+
+
+def _each(job: Job, rung: Rung) -> str:
+    """Such as "3", "2 or 3"."""
+    if rung.leaves:
+        counts = sorted(set(rung.leaves))
+    else:
+        fewest, more = divmod(job.num_leaves, rung.layout.dp)
+        counts = [fewest, fewest + 1] if more else [fewest]
+    return " or ".join(map(str, counts))
+
+
+def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
+    seen = f"{room} {'is' if room.workers == 1 else 'are'} fewer than"
+    needed = ladder.smallest(job.elastic.min_workers).workers
     if needed <= job.elastic.min_workers:
         return f"{seen} elastic.min_workers = {needed}; add workers or lower it"
     groups = f"parallel.tp = {job.parallel.tp}"
@@ -57,23 +133,25 @@ def _too_few(job: Job, num_workers: int, needed: int) -> str:
     return f"{seen} the {needed} of the smallest mesh with {groups}; add workers or lower these"
 
 
-def _reasons(job: Job, num_workers: int, layout: Layout, dealt: tuple[int, ...]) -> Iterator[str]:
-    dp, shape = layout.dp, job.shape
-    each = f"{dealt[0]} each" if len(set(dealt)) == 1 else f"{dealt[-1]} or {dealt[0]} each"
-    size = job.num_microbatches // job.num_leaves
-    leaves = f"{job.num_leaves} leaves of {size} microbatch{'' if size == 1 else 'es'}"
-    yield f"dp={dp}: {leaves}, {each}, {efficiency(job.num_leaves, dp):.0%} efficient"
-    if layout.tp > 1:
-        yield f"tp={layout.tp}: as the job says; {layout.world_size} workers in groups on one node"
-    if (times := replicated_heads(job.parallel.tp, job.model.num_kv_heads)) > 1:
+def _ladder_reasons(job: Job) -> Iterator[str]:
+    """What is the same at every rung."""
+    tp, zero = job.parallel.tp, job.zero
+    if tp > 1:
+        where = "which may straddle nodes" if job.parallel.allow_cross_node_tp else "on one node"
+        yield f"tp={tp}: as the job says; groups of {tp} workers, {where}"
+    if (times := replicated_heads(tp, job.model.num_kv_heads)) > 1:
         yield (
             f"each of the {job.model.num_kv_heads} kv heads is replicated on {times} ranks of a "
-            f"tp group: parallel.tp = {layout.tp} is more than there are"
+            f"tp group: parallel.tp = {tp} is more than there are"
         )
-    if (shard_size := shape.shard_size(dp)) > 1:
-        yield f"ZeRO stage {job.zero.stage}: each {shard_size} replicas share one copy"
-    if surplus := num_workers - layout.world_size:
+    if zero.stage:
+        sharing = f"each {zero.group} replicas" if zero.group else "all replicas"
+        yield f"ZeRO stage {zero.stage}: {sharing} share one copy"
+
+
+def _left_over(ladder: Ladder, rung: Rung, room: NodeRoom) -> Iterator[str]:
+    if surplus := room.workers - rung.workers:
         workers = "1 worker stays" if surplus == 1 else f"{surplus} workers stay"
-        yield f"{workers} spare: {spare_reason(shape, layout)}"
-    if dp < job.max_dp:
-        yield f"{job.max_dp - dp} replicas fewer than the job would use"
+        yield f"{workers} spare: {ladder.spare_reason(rung)}"
+    if fewer := ladder.highest.layout.dp - rung.layout.dp:
+        yield f"{fewer} replica{'' if fewer == 1 else 's'} fewer than the job would use"

@@ -49,7 +49,7 @@ class SimMesh:
 
     def part_of(self, process: SimProcess) -> Held:
         """Which part of the state belongs to the process' place."""
-        return self.form.cut.held_by(self.form.layout, process.rank)
+        return self.form.rung.held_by(process.rank)
 
     def value_at(self, step: int) -> int:
         """What the members came with at `step`: all parts of it, and of one and the same value."""
@@ -181,7 +181,7 @@ class SimMesh:
 
     def _keeps(self, process: SimProcess) -> bool:
         """Whether this one puts the snapshots of a part that it holds."""
-        return self.form.cut.is_first(self.form.layout, process.rank)
+        return self.form.rung.is_first(process.rank)
 
     def _promise(self, stable: int) -> None:
         before = self.world.promised.get(self.generation, (-1, []))

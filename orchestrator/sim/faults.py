@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from remesh.orchestrator.control.words.events import ScaleRequested, StopRequested
+from remesh.orchestrator.control.words.events import LadderChanged, ScaleRequested, StopRequested
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
 from remesh.orchestrator.sim.process import SimProcess
-from remesh.orchestrator.sim.world import World
+from remesh.orchestrator.sim.world import OTHER_LADDERS, World
 
 WEIGHTS = {
     "kill": 6,
@@ -31,6 +31,7 @@ WEIGHTS = {
 VAULT_WEIGHTS = {"kill vault": 3, "kill worker and vault": 2, "rot": 1, "kill node": 2, "kill": 2}
 SHORTLY_AFTER = 0.5
 WITH_A_STEP = 0.2
+LADDER_CHANGES = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,13 @@ def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Planned
     """Up to three more for a run with vaults."""
     weighted = _weighted(VAULT_WEIGHTS)
     return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(0, 3)))
+
+
+def draw_ladder_changes(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
+    """In every third run one or two more: others than the present meshes are wanted."""
+    if chance.random() > LADDER_CHANGES:
+        return []
+    return _drawn(chance, steps, span_s, ["ladder"] * chance.randint(1, 2))
 
 
 def _weighted(weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
@@ -93,6 +101,13 @@ def _drain(cluster: Cluster, for_s: float) -> None:
 
 def _scale(cluster: Cluster) -> None:
     cluster.tell(ScaleRequested(nodes=cluster.world.chance.randint(1, 3)))
+
+
+def _change_ladder(cluster: Cluster) -> None:
+    """The head's slots alone make up a mesh of the new one, too."""
+    world = cluster.world
+    fitting = [one for one in OTHER_LADDERS if one.smallest(1).workers <= world.settings.slots]
+    cluster.tell(LadderChanged(ladder=world.chance.choice(fitting), reason="drawn"))
 
 
 def _flap(cluster: Cluster) -> None:
@@ -216,4 +231,5 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "kill vault": _kill_vault,
     "kill worker and vault": _kill_with_vault,
     "rot": _rot,
+    "ladder": _change_ladder,
 }

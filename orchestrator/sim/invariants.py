@@ -1,5 +1,6 @@
 """What must hold after every event, whatever befell the cluster."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -22,6 +23,7 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.records import CheckpointState, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import (
     HeldAtSteps,
@@ -139,6 +141,7 @@ class Invariants:
                     raise InvariantError(f"{command} does not follow {before}")
                 self._check_nothing_given_away(command)
                 self._check_slots(command)
+                self._check_bits(command)
                 self.formed[command.generation] = command
             case cmd.Commit():
                 self._check_commit(command)
@@ -166,11 +169,35 @@ class Invariants:
             step for generation, step in self.committed if not self._abandoned(generation, step)
         }
         in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
-        newest = max(steps | in_memory | self._whole(held_by_whole_groups), default=0)
+        newest = max(steps | in_memory | self._whole(self._within_reach), default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
+        for life in self.controller.state.generations[-1:]:
+            if life.fault is None and life.lost_steps:
+                raise InvariantError(f"{form} loses {life.lost_steps} steps, but nothing failed")
         if isinstance(form.restore, CheckpointState) and newest in in_memory:
             raise InvariantError(f"{form} reads from storage what is in memory")
+
+    def _within_reach(self, old: cmd.Form, held: dict[str, int]) -> HeldAtSteps:
+        """A mesh that is not on the ladder any more may have more units than any that is."""
+        return held_by_whole_groups(old, held) if old.rung in self._ladder else iter(())
+
+    @property
+    def _ladder(self) -> Ladder:
+        return self.controller.state.ladder or self.controller.options.ladder
+
+    def _check_bits(self, form: cmd.Form) -> None:
+        """The bits change only where nothing of the same bits has room."""
+        before = self.formed.get(form.generation - 1)
+        if before is None or before.rung.bit_key == form.rung.bit_key:
+            return
+        roster, least = self.controller.state.roster, self.controller.options.min_workers
+        ready = Counter(w.node for w in roster.workers.values() if w.state in READY)
+        for rung in self._ladder.rungs():
+            places = sum(number // rung.unit.workers for number in ready.values())
+            same = rung.bit_key == before.rung.bit_key
+            if same and least <= rung.workers and rung.num_units <= places:
+                raise InvariantError(f"{form} changes the bits, and {rung} fits")
 
     def _check_slots(self, form: cmd.Form) -> None:
         """No slot of another step, or of an abandoned timeline, and none that was not told."""
@@ -226,13 +253,14 @@ class Invariants:
         if counted != (roster.num_used, roster.num_slots, roster.num_ready_nodes):
             raise InvariantError(f"counted {counted} nodes, slots and ready nodes, not {roster}")
         warm = [sum(w.node == n.name and w.state in READY for w in workers) for n in used]
-        groups = (
-            sum(warm),
-            sum(number // roster.tp for number in warm),
-            sum(node.num_workers // roster.tp for node in used),
-        )
-        if groups != (roster.num_ready, roster.num_groups, roster.num_filled):
-            raise InvariantError(f"counted {groups} ready workers and groups, not {roster}")
+        for size, count in roster.counted.items():
+            units = (
+                sum(node.slots // size for node in used),
+                sum(number // size for number in warm),
+                sum(node.num_workers // size for node in used),
+            )
+            if units != (count.slots, count.ready, count.filled):
+                raise InvariantError(f"counted {units} units of {size}, not {count}")
         if len(used) > self.controller.options.max_nodes:
             raise InvariantError("more nodes are in use than may be")
 

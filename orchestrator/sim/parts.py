@@ -23,17 +23,19 @@ def held_by_members(form: Form, held: Mapping[str, int], members: Collection[str
 
 
 def held_by_whole_groups(form: Form, held: Mapping[str, int]) -> HeldAtSteps:
-    """The parts on tp groups of an old mesh that lost nobody: these can always be taken.
+    """The parts on units of an old mesh that lost nobody: these can always be taken.
 
-    Who is left of another group may find nobody on its node to make up one with.
+    Who is left of another unit may find nobody on its node to make up one with.
     """
-    groups = {form.layout.neighbours(member.rank, "tp") for member in form.members}
-    steps = {group: {held.get(form.members[rank].worker) for rank in group} for group in groups}
-    whole = (group for group in sorted(groups) if len(steps[group]) == 1)
-    return _parts(form, held, (form.members[rank] for group in whole for rank in group))
+    whole = (
+        ranks
+        for ranks in form.rung.units()
+        if len({held.get(form.members[rank].worker) for rank in ranks}) == 1
+    )
+    return _parts(form, held, (form.members[rank] for ranks in whole for rank in ranks))
 
 
 def _parts(form: Form, held: Mapping[str, int], members: Iterable[Member]) -> HeldAtSteps:
     for member in members:
         if member.worker in held:
-            yield held[member.worker], form.cut.held_by(form.layout, member.rank)
+            yield held[member.worker], form.rung.held_by(member.rank)

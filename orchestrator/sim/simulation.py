@@ -12,25 +12,24 @@ from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import ControllerRestarted, Event, RunStarted, Tick
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
-from remesh.orchestrator.sim.faults import PlannedFault, draw_faults, draw_vault_faults, strike
+from remesh.orchestrator.sim.faults import (
+    PlannedFault,
+    draw_faults,
+    draw_ladder_changes,
+    draw_vault_faults,
+    strike,
+)
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.network import Network
-from remesh.orchestrator.sim.world import WHOLE, Settings, World
+from remesh.orchestrator.sim.world import LADDERS, WHOLE, Settings, World
 
 MAX_SECONDS = 300.0
 STARTUP_S = 3.0
 HALF = 0.5
-SHAPES = (
-    Shape(max_dp=4, tp=2),
-    Shape(max_dp=4, zero_stage=3),
-    Shape(max_dp=4, zero_stage=1, zero_group=2),
-    Shape(max_dp=2, tp=2, zero_stage=3),
-    Shape(max_dp=4, tp=2, zero_stage=2, zero_group=2),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +99,7 @@ class Simulation:
         settings = self.settings
         return Options(
             steps=settings.steps,
-            max_dp=settings.shape.max_dp,
-            tp=settings.shape.tp,
-            zero_stage=settings.shape.zero_stage,
-            zero_group=settings.shape.zero_group,
+            ladder=settings.ladder,
             min_workers=settings.min_workers,
             spares=settings.spares,
             max_failures=settings.max_failures,
@@ -240,11 +236,12 @@ def simulate(seed: int) -> RunOutcome:
     vaults = Random(seed ^ 0x7A17)  # noqa: S311 - a simulation, not a secret
     settings = replace(
         settings,
-        shape=_draw_shape(seed, settings.slots),
+        ladder=_draw_ladder(seed, settings.slots),
         snapshot_every=vaults.choice([0, 0, 1, 1, 2, 5]),
     )
     if settings.snapshot_every:
         faults += draw_vault_faults(vaults, settings.steps, span_s)
+    faults += draw_ladder_changes(Random(seed ^ 0x1ADD), settings.steps, span_s)  # noqa: S311 - likewise
     simulation = Simulation(seed, settings, faults)
     outcome = simulation.run()
     if not _as_expected(outcome):
@@ -253,10 +250,10 @@ def simulate(seed: int) -> RunOutcome:
     return outcome
 
 
-def _draw_shape(seed: int, slots: int) -> Shape:
+def _draw_ladder(seed: int, slots: int) -> Ladder:
     """Every second run has whole replicas. The head's slots alone always make up a mesh."""
     chance = Random(seed ^ 0x5A9E)  # noqa: S311 - a simulation, not a secret
-    fitting = [shape for shape in SHAPES if shape.smallest <= slots]
+    fitting = [ladder for ladder in LADDERS if ladder.smallest(1).workers <= slots]
     return WHOLE if chance.random() < HALF else chance.choice(fitting)
 
 

@@ -4,15 +4,45 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.records import StepRecord
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.ladder import Flight, Ladder
+from remesh.orchestrator.plan.rung import Unit
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.vault import Promises, SimVault
 
 GLOBAL_BATCH = 24
-WHOLE = Shape(max_dp=4)
+
+
+def ladder_of_units(replicas: int, workers: int = 1, shards: int = 1) -> Ladder:
+    """Up to so many replicas of so many workers; so many of them, all if it is 0, share a copy."""
+    return Ladder(flights=(_flight(replicas, workers, shards),), num_leaves=GLOBAL_BATCH)
+
+
+def _flight(replicas: int, workers: int, shards: int) -> Flight:
+    return Flight.of_units(
+        replicas=replicas,
+        unit=Unit(workers=workers),
+        shards=shards,
+        bit_key=f"unit={workers}",
+    )
+
+
+WHOLE = ladder_of_units(4)
+LADDERS = (
+    ladder_of_units(4, workers=2),
+    ladder_of_units(4, shards=0),
+    ladder_of_units(4, shards=2),
+    ladder_of_units(2, workers=2, shards=0),
+    ladder_of_units(4, workers=2, shards=2),
+)
+OTHER_LADDERS = (
+    WHOLE,
+    *LADDERS,
+    ladder_of_units(2, shards=0),
+    Ladder(flights=(_flight(3, 2, 0), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +50,14 @@ class Settings:
     """Sizes of a simulated run. `every` is the interval of checkpoints in steps, `snapshot_every`
     that of snapshots: 0 for a run without vaults.
 
-    `shape` is what its meshes have in common, and how they cut the state.
+    `ladder` is which meshes it may have, and how they cut the state.
     """
 
     steps: int
     every: int
     step_s: float
     patience_s: float = 0.5
-    shape: Shape = WHOLE
+    ladder: Ladder = WHOLE
     min_workers: int = 1
     spares: int = 1
     max_failures: int = 40

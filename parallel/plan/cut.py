@@ -11,7 +11,7 @@ took one stage of a pipeline for all of it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from itertools import product
 
 from remesh.parallel.plan.layout import Layout
@@ -89,6 +89,20 @@ class Cut:
         """Whether some part that it holds no lower rank holds: then it puts snapshots of it."""
         distinct = max(self.shards, self.ep * self.expert_shards)
         return layout.data_position(rank) < distinct
+
+    def kept(self, other: "Cut") -> float:
+        """Share of the state that ranks hold already as a mesh of this cut follows one of another.
+
+        Each rank keeps its place. Parts that are cut at another length, not only in other shards,
+        count as new ones.
+        """
+        if replace(self, shards=1, expert_shards=1) != replace(other, shards=1, expert_shards=1):
+            return 0.0
+        few, many = sorted((self.shards, other.shards))
+        if few == many:
+            return 1.0
+        meeting = min(few, -(-few // (many - few)))
+        return meeting * (meeting + 1) / (2 * many) - meeting * (meeting - 1) / (2 * few)
 
     def say(self, part: Part) -> str:
         """A part in words, such as "shard 2 of 4 of tensor part 0 of 2"; "all of it"."""

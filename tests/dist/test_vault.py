@@ -15,8 +15,9 @@ from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.records import FreshState
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.cut import Cut
@@ -64,13 +65,11 @@ def order_of(seat, own, buddy, from_step=0, size=2):
     return FormOrder(
         generation=seat.generation,
         rank=seat.rank,
-        world_size=size,
         store_host="",
         store_port=0,
         form_timeout_s=PATIENCE_S,
         op_timeout_s=NEVER_S,
-        layout=Layout(dp=size),
-        cut=Cut.of(Layout(dp=size), size),
+        rung=Rung(layout=Layout(dp=size), cut=Cut.of(Layout(dp=size), size)),
         restore=FreshState(),
         held=None,
         ranks_to_fill=(),

@@ -5,31 +5,30 @@ from control_values import held
 
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.sim.coupling import SimMesh
 from remesh.orchestrator.sim.faults import PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.parts import held_by_members, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.simulation import (
-    SHAPES,
     Simulation,
     SimulationError,
-    _draw_shape,
+    _draw_ladder,
     simulate,
 )
-from remesh.orchestrator.sim.world import WHOLE, Settings
+from remesh.orchestrator.sim.world import LADDERS, WHOLE, Settings, ladder_of_units
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
-TENSOR = Shape(max_dp=2, tp=2)
-SHARDED = Shape(max_dp=4, zero_stage=3)
-HYBRID = Shape(max_dp=4, zero_stage=3, zero_group=2)
-HYBRID_TENSOR = Shape(max_dp=4, tp=2, zero_stage=1, zero_group=2)
+TENSOR = ladder_of_units(2, workers=2)
+SHARDED = ladder_of_units(4, shards=0)
+HYBRID = ladder_of_units(4, shards=2)
+HYBRID_TENSOR = ladder_of_units(4, workers=2, shards=2)
 ALL = [TENSOR, SHARDED, HYBRID, HYBRID_TENSOR]
 
 
-def scene(shape, *faults, seed=1, slots=4):
-    settings = Settings(steps=30, every=10, step_s=0.13, shape=shape, slots=slots)
+def scene(ladder, *faults, seed=1, slots=4):
+    settings = Settings(steps=30, every=10, step_s=0.13, ladder=ladder, slots=slots)
     chosen = [PlannedFault(kind=kind, at_s=at_s) for kind, at_s in faults]
     return Simulation(seed, settings, chosen).run()
 
@@ -44,23 +43,23 @@ def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
 
 
 def test_all_ways_to_cut_the_state_are_among_the_seeds():
-    drawn = {_draw_shape(seed, slots=4) for seed in range(50, 100)}
-    assert drawn == {WHOLE, *SHAPES}
-    assert _draw_shape(57, slots=2).smallest <= 2
+    drawn = {_draw_ladder(seed, slots=4) for seed in range(50, 100)}
+    assert drawn == {WHOLE, *LADDERS}
+    assert _draw_ladder(57, slots=2).smallest(1).workers <= 2
 
 
-def recoveries(shape, seeds):
+def recoveries(ladder, seeds):
     """The generations after the death of one worker amid the training."""
-    outcomes = [scene(shape, ("kill", 3.0), seed=seed) for seed in seeds]
+    outcomes = [scene(ladder, ("kill", 3.0), seed=seed) for seed in seeds]
     assert {outcome.status for outcome in outcomes} == {"finished"}
     lives = [life for outcome in outcomes for life in outcome.generations]
     return [life for life in lives if life.recovery_s is not None]
 
 
-@pytest.mark.parametrize("shape", [TENSOR, HYBRID, HYBRID_TENSOR], ids=["tp", "hybrid", "both"])
-def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(shape):
+@pytest.mark.parametrize("ladder", [TENSOR, HYBRID, HYBRID_TENSOR], ids=["tp", "hybrid", "both"])
+def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(ladder):
     """Unless it struck amid a vote that only some of the others took for passed."""
-    recovered = recoveries(shape, range(10))
+    recovered = recoveries(ladder, range(10))
     from_peers = [life for life in recovered if "the state of" in life.reason]
     assert len(from_peers) > len(recovered) / 2
     assert all(life.lost_steps <= 1 for life in from_peers)
@@ -77,10 +76,10 @@ def test_a_death_that_takes_the_only_copy_of_a_shard_leads_back_to_the_checkpoin
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["join", "drain", "scale"])
-@pytest.mark.parametrize("shape", ALL, ids=["tp", "zero", "hybrid", "both"])
-def test_nodes_that_come_and_go_as_announced_cost_no_step(shape, kind, seed):
-    outcome = scene(shape, (kind, 2.0), seed=seed)
+@pytest.mark.parametrize("kind", ["join", "drain", "scale", "ladder"])
+@pytest.mark.parametrize("ladder", ALL, ids=["tp", "zero", "hybrid", "both"])
+def test_what_comes_and_goes_as_announced_costs_no_step(ladder, kind, seed):
+    outcome = scene(ladder, (kind, 2.0), seed=seed)
     assert outcome.status == "finished"
     assert all(life.lost_steps == 0 and life.recovery_s is None for life in outcome.generations)
 
@@ -107,8 +106,7 @@ def form(*at_steps, tp=1, shard_size=1, restore=None):
     layout = Layout(dp=len(at_steps) // tp, tp=tp)
     return Form(
         generation=2,
-        layout=layout,
-        cut=Cut.of(layout, shard_size),
+        rung=Rung(layout=layout, cut=Cut.of(layout, shard_size), unit=Unit(workers=tp)),
         members=tuple(
             Member(
                 worker=f"w{rank}",

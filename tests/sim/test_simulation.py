@@ -16,6 +16,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.control.words.records import FreshState, Member
+from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
@@ -43,7 +44,7 @@ def test_a_seed_tells_the_same_story_every_time():
 
 def test_all_kinds_of_faults_are_among_the_seeds():
     kinds = {fault.kind for seed in SEEDS for fault in simulate(seed).faults}
-    assert kinds - set(VAULT_WEIGHTS) == set(WEIGHTS) - set(VAULT_WEIGHTS)
+    assert kinds - set(VAULT_WEIGHTS) == {"ladder", *WEIGHTS} - set(VAULT_WEIGHTS)
 
 
 def scene(*faults, seed=1, settings=SETTINGS):
@@ -137,7 +138,7 @@ def test_a_restarted_controller_may_repeat_itself_but_not_contradict_itself():
 def form(generation, from_step):
     return Form(
         generation=generation,
-        layout=Layout(dp=1),
+        rung=Rung(layout=Layout(dp=1)),
         members=(Member(worker="worker-0", node="a", rank=0, at_step=None),),
         restore=FreshState(),
         from_step=from_step,

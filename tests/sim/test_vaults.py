@@ -18,25 +18,25 @@ from remesh.orchestrator.control.words.records import (
     Member,
     PeerState,
 )
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, PlannedFault
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
 from remesh.orchestrator.sim.vault import SimVault
-from remesh.orchestrator.sim.world import Settings, World
+from remesh.orchestrator.sim.world import Settings, World, ladder_of_units
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
-SHARDED = Shape(max_dp=4, zero_stage=3)
+SHARDED = ladder_of_units(4, shards=0)
 STEP_S = 0.3
 LAG = 3  # steps: a copy takes up to 0.7 s to its buddy, and the next vote tells
 
 
-def scene(*faults, seed=1, every=1, shape=SHARDED, slots=4):
+def scene(*faults, seed=1, every=1, ladder=SHARDED, slots=4):
     settings = Settings(
-        steps=30, every=100, step_s=STEP_S, shape=shape, slots=slots, snapshot_every=every
+        steps=30, every=100, step_s=STEP_S, ladder=ladder, slots=slots, snapshot_every=every
     )
     outcome = Simulation(seed, settings, list(faults)).run()
     assert outcome.status == "finished"
@@ -100,7 +100,7 @@ def test_the_death_of_a_vault_alone_costs_nothing():
 
 
 def test_all_workers_at_once_come_back_from_the_vaults():
-    whole = recoveries(PlannedFault(kind="kill all", at_s=4.0), shape=Shape(max_dp=4))
+    whole = recoveries(PlannedFault(kind="kill all", at_s=4.0), ladder=ladder_of_units(4))
     assert {life.source.partition(" ")[0] for life in whole} == {"vault"}
     assert all(life.from_step > 0 for life in whole)
 
@@ -127,8 +127,7 @@ def form(generation, restore, from_step):
     )
     return Form(
         generation=generation,
-        layout=Layout(dp=2),
-        cut=Cut.of(Layout(dp=2), 2),
+        rung=Rung(layout=Layout(dp=2), cut=Cut.of(Layout(dp=2), 2)),
         members=members,
         restore=restore,
         from_step=from_step,

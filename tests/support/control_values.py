@@ -1,6 +1,7 @@
 """What the controller is told and starts with, as values: each class is made here only."""
 
-from remesh.orchestrator.control.words.options import Options
+from ladders import options_with_ladder
+
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
@@ -26,7 +27,7 @@ def records(first, last, ended_s, **values):
 
 
 def options(steps=10, max_dp=2, **more):
-    return Options(steps=steps, max_dp=max_dp, **more)
+    return options_with_ladder(steps=steps, max_dp=max_dp, **more)
 
 
 def held(rank=0, *, layout=None, shard_size=1, **degrees):

@@ -22,7 +22,7 @@ def notices(folder, *overrides):
     job = load_job(TINY, overrides)
     fingerprint = job.fingerprint("d")
     folder.keep(fingerprint)
-    spec = _spec(job, RunOptions(), folder, fingerprint, job.shape)
+    spec = _spec(job, RunOptions(), folder, fingerprint, 4)
     folder.keep_bits(job.bits)
     return spec.notices
 

@@ -4,8 +4,8 @@ import pytest
 
 from remesh.actors.controller.watch import Watch, _domain, _room
 from remesh.actors.node.placement_groups import Room
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
+from remesh.orchestrator.job.timers import Timers
 
 P = 600.0  # seconds, against which it is nothing that this process may have to wait for a core
 TIMERS = Timers(patience_s=P)

@@ -25,8 +25,8 @@ from remesh.actors.vault.shelf import Shelf
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.wire import HELLO, MAX_MESSAGE_BYTES, Line, VaultError
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words import codec
+from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 

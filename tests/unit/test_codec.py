@@ -22,12 +22,33 @@ from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.plan.ladder import Flight, Ladder
+from remesh.orchestrator.plan.rung import Unit
 from remesh.parallel.plan.layout import Layout
 
 COUNTS = st.integers(1, 2**70)
 LAYOUTS = st.builds(
     lambda dp, pp, cp, ep, tp: Layout(dp=dp * ep, pp=pp, cp=cp, ep=ep, tp=tp), *[COUNTS] * 5
 )
+FLIGHTS = st.builds(
+    lambda layout, step, more, unit, bit_key: Flight(
+        lowest=layout, last=layout.dp + step * more, step=step, unit=unit, bit_key=bit_key
+    ),
+    LAYOUTS,
+    COUNTS,
+    st.integers(0, 2**40),
+    st.builds(Unit, on_one_node=st.booleans()),
+    st.text(max_size=3),
+)
+LADDERS = st.builds(
+    lambda flights, num_leaves, reasons: Ladder(
+        flights=tuple(flights), num_leaves=num_leaves, reasons=tuple(reasons)
+    ),
+    st.lists(FLIGHTS, min_size=1, max_size=2),
+    COUNTS,
+    st.lists(st.text(max_size=3), max_size=2),
+)
+FITTING = {Layout: LAYOUTS, Flight: FLIGHTS, Ladder: LADDERS}  # their numbers go together
 
 
 def quietly(max_examples):
@@ -48,8 +69,8 @@ def drawn(hint):  # noqa: PLR0911 - a line for each shape
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return st.one_of([drawn(one) for one in inner])
-    if kind is Layout:  # ep divides dp·cp
-        return LAYOUTS
+    if kind in FITTING:
+        return FITTING[kind]
     if is_dataclass(kind):
         hints = get_type_hints(kind)
         given = {one.name: drawn(hints[one.name]) for one in fields(kind)}
@@ -195,7 +216,7 @@ DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
         (Event, DONE, "StepsDone: 'records' of StepsDone is missing"),
         (Event, {**DONE, "is": "Popen"}, "found 'Popen'"),
         (Event, {**DONE, "is": ["StepsDone"]}, "found ['StepsDone']"),
-        (Event, {"worker": "w"}, "expected one of 26, RunStarted or "),
+        (Event, {"worker": "w"}, f"expected one of {len(get_args(Event))}, RunStarted or "),
         (Event, [], "found []"),
         (Options, {}, "Options: 'steps' of Options is missing"),
         (Layout, {"dp": 0, "pp": 1, "cp": 1, "ep": 1, "tp": 1}, "Layout: it is no Layout: "),

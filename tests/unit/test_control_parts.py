@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 
 from remesh.orchestrator.control.memory.budget import EMPTY_TRIES, Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
+from remesh.orchestrator.control.memory.deadlines import Deadlines, expired
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.membership import Node, Roster, WorkerState
-from remesh.orchestrator.control.memory.timers import Deadlines, Timers, expired
 from remesh.orchestrator.control.words.events import FilesSaved
 from remesh.orchestrator.control.words.phases import ENDED, MOVES, Phase, check_move
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.words.recovery import decide_restore
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Unit
 from remesh.parallel.state.root_manifest import ShardFile
 
 
@@ -94,61 +96,67 @@ def test_generations_that_break_before_a_step_count_every_third_time():
 
 
 def roster(*nodes, tp=1):
-    found = Roster(tp=tp)
+    found = Roster()
+    found.count_units([Unit(workers=tp)])
     for name, slots in nodes:
         found.add_node(Node(name=name, slots=slots, domain="", head=name == "head"))
     return found
 
 
+def places(found, wanted, spares=0):
+    """Where workers are started for the largest units that are counted."""
+    return found.places(wanted, Unit(workers=max(found.counted)), spares)
+
+
 def start_all(found, wanted):
-    for node in found.places(wanted):
+    for node in places(found, wanted):
         found.move(found.start(node), WorkerState.IDLE)
 
 
 def test_workers_are_spread_evenly_and_never_beyond_the_slots():
     found = roster(("b", 3), ("head", 3))
-    assert found.places(5) == ["head", "b", "head", "b", "head"]
+    assert places(found, 5) == ["head", "b", "head", "b", "head"]
     start_all(found, 5)
-    assert found.places(5) == []
-    assert len(found.places(99)) == 1
+    assert places(found, 5) == []
+    assert len(places(found, 99)) == 1
 
 
 def test_a_worker_that_is_being_ended_still_fills_its_slot():
     found = roster(("head", 2))
     start_all(found, 2)
     found.move(found.workers["worker-0"], WorkerState.ENDING)
-    assert found.places(2) == []
+    assert places(found, 2) == []
     found.remove(found.workers["worker-0"])
-    assert found.places(2) == ["head"]
+    assert places(found, 2) == ["head"]
 
 
 def test_workers_complete_a_group_before_they_begin_another():
     found = roster(("b", 4), ("c", 4), ("head", 2), tp=4)
-    assert found.places(8) == ["b"] * 4 + ["c"] * 4
+    assert places(found, 8) == ["b"] * 4 + ["c"] * 4
     start_all(found, 4)
-    assert found.places(4, spares=1) == ["c"]
+    assert places(found, 4, spares=1) == ["c"]
     for name in ("worker-0", "worker-1"):
         found.remove(found.workers[name])
     found.move(found.start("c"), WorkerState.IDLE)
     found.move(found.start("c"), WorkerState.IDLE)
-    assert found.places(4) == ["b", "b"]
+    assert places(found, 4) == ["b", "b"]
 
 
 def test_a_worker_where_no_group_has_room_is_no_member():
     found = roster(("head", 2), tp=4)
     start_all(found, 4)
-    assert found.num_filled == 0
+    assert found.counted[4].filled == 0
     found.add_node(Node(name="b", slots=4, domain="", head=False))
-    assert found.places(4) == ["b"] * 4
+    assert places(found, 4) == ["b"] * 4
 
 
 def test_a_group_waits_for_the_slot_of_the_one_that_is_being_ended():
     found = roster(("a", 2), ("b", 2), tp=2)
     start_all(found, 2)
     found.move(found.workers["worker-0"], WorkerState.ENDING)
-    assert found.places(2) == []
+    assert places(found, 2) == []
     found.remove(found.workers["worker-0"])
-    assert found.places(2) == ["a"]
+    assert places(found, 2) == ["a"]
 
 
 def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():

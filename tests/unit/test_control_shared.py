@@ -7,12 +7,12 @@ from counted import growth, lines_run
 from sized import a_lost_part_among
 
 from remesh.actors.orders import VaultMap, form_order
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.words.recovery import decide_restore
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.layout import Layout
 
@@ -113,13 +113,10 @@ def test_parts_of_two_ways_to_cut_are_not_added_up():
 
 
 def test_a_mesh_is_made_of_whole_groups():
-    shape = Shape(max_dp=6, tp=2, zero_stage=1, zero_group=2)
-    assert [shape.num_fitting(groups) for groups in range(8)] == [0, 0, 4, 4, 8, 8, 12, 12]
-    assert (shape.smallest, shape.largest, shape.at_least(5), shape.at_least(0)) == (4, 12, 8, 4)
     drive = Drive(nodes=(("head", 3), ("b", 3)), max_dp=4, tp=2)
     drive.ready()
     (form,) = of(cmd.Form, drive.commands)
-    assert form.layout == Layout(dp=2, tp=2)
+    assert form.rung.layout == Layout(dp=2, tp=2)
     assert [member.node for member in form.members] == ["head", "head", "b", "b"]
 
 
@@ -183,7 +180,7 @@ def test_of_replicas_that_share_their_state_one_of_each_shard_is_kept():
     spare = "1 worker stays spare: a mesh has whole groups of 2 replicas, 2 workers at a time"
     assert cmd.Announce(text=spare) in commands
     assert {m.held.shard for m in life.members} == {0, 1}
-    assert (life.layout, life.cut.shards, life.from_step) == (Layout(dp=2), 2, 10)
+    assert (life.layout, life.rung.shards, life.from_step) == (Layout(dp=2), 2, 10)
 
 
 def test_a_shard_that_is_lost_leads_back_to_the_checkpoint_and_the_steps_are_counted():
@@ -194,7 +191,7 @@ def test_a_shard_that_is_lost_leads_back_to_the_checkpoint_and_the_steps_are_cou
     drive.lose("worker-2")
     drive.park(26)
     life = drive.state.current
-    assert (life.cut.shards, life.from_step, life.lost_steps) == (3, 20, 6)
+    assert (life.rung.shards, life.from_step, life.lost_steps) == (3, 20, 6)
     shard = f"no live rank holds shard {life.layout.dp - 2} of 4 at step 26"
     assert life.reason.startswith(f"from step 20 with checkpoint step-20.gen-1, as {shard}: worker")
 
@@ -247,12 +244,12 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
     drive.park(10)
     form = of(cmd.Form, drive.commands)[-1]
     orders = [form_order(form, m, ("h", 1), **OTHERS) for m in form.members]
-    assert {(order.layout, order.cut.shards) for order in orders} == {(Layout(dp=2), 2)}
+    assert {(order.rung.layout, order.rung.shards) for order in orders} == {(Layout(dp=2), 2)}
     kept = [order.held.shard == order.rank for order in orders]
     assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
     empty = cmd.Form(
         generation=3,
-        layout=Layout(dp=2),
+        rung=Rung(layout=Layout(dp=2)),
         members=tuple(members(None, 10, dp=2)),
         restore=PeerState(step=10, source=1),
         from_step=10,

@@ -57,8 +57,8 @@ def test_what_is_none_is_refused(values):
 
 def test_one_of_a_version_with_other_fields_is_refused():
     values = encode(Snapshot(state=State(), tally=Tally()))
-    del values["state"]["roster"]["num_groups"]
-    with pytest.raises(CodecError, match="'num_groups' of Roster is missing"):
+    del values["state"]["roster"]["num_used"]
+    with pytest.raises(CodecError, match="'num_used' of Roster is missing"):
         decode(values)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from control_values import options, records, slot
+from ladders import mixed
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import encode, replay
@@ -119,7 +120,7 @@ def told(line):
     slots = []
     for word in line.names[1:]:
         rank, step = map(int, word.split("@"))
-        part = life.cut.held_by(life.layout, rank)
+        part = life.rung.held_by(rank)
         slots.append(slot(line.names[0], part, step, life.generation))
     return [ev.VaultTold(node=line.names[0], generation=line.generation, slots=tuple(slots))]
 
@@ -131,6 +132,13 @@ def unreadable(line):
     return line.members(ev.RestoreFailed, name=name, error="hash differs")
 
 
+def ladder_changed(line):
+    """One flight a word, such as tp:2,max_dp:2."""
+    flights = [dict(pair.split(":") for pair in word.split(",")) for word in line.names]
+    numbers = [{key: int(value) for key, value in words.items()} for words in flights]
+    return [ev.LadderChanged(ladder=mixed(*numbers), reason="memory runs short")]
+
+
 CORRUPT = "block 3 of shard-0.arrow is corrupt"
 KINDS = {
     "start": lambda _: [ev.RunStarted()],
@@ -140,6 +148,7 @@ KINDS = {
     "joined": joined,
     "draining": lambda line: line.nodes(ev.NodeDraining, cause="Ray drains it"),
     "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
+    "ladder": ladder_changed,
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
     "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
     "vault-up": lambda line: line.nodes(ev.VaultUp, address="10.0.0.1:7"),

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 import remesh
 from remesh.orchestrator.job.curve import difference
 from remesh.orchestrator.job.job import Job, load_job, parse_job
+from remesh.orchestrator.plan.planner import ladder_of
 from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -119,4 +120,4 @@ def test_the_tables_of_the_model_and_of_zero_are_as_the_user_says():
         True,
         25 << 20,
     )
-    assert (job.shape.zero_stage, job.shape.shard_size(4)) == (2, 2)
+    assert (job.zero.stage, ladder_of(job).highest.shards) == (2, 2)

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from control_values import options
 from test_actors_run_folder import CONTACT, FINGERPRINT, commit
 
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
-from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.run_format import RunFormatError
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
@@ -74,7 +74,7 @@ def test_each_file_of_a_run_says_its_version_and_is_not_read_without(tmp_path, o
     assert new.claim("ab12") == 1
     new.keep(FINGERPRINT)
     new.publish(CONTACT)
-    JournalWriter(new.path, 1, Options(steps=1, max_dp=1))
+    JournalWriter(new.path, 1, options(steps=1, max_dp=1))
     for path, read in reads.items():
         assert b'"format_version":1' in new.storage.get(path).replace(b" ", b"")
         read(new)

@@ -5,7 +5,7 @@ from manifests import dataset_manifest
 
 from remesh.orchestrator.job.dataset import check_dataset
 from remesh.orchestrator.job.job import Job, load_job
-from remesh.orchestrator.plan.planner import plan
+from remesh.orchestrator.plan.planner import NodeRoom, dealt, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
@@ -22,6 +22,16 @@ def refusal(*overrides: str) -> str:
     return str(caught.value)
 
 
+def rung(job, workers):
+    """What workers that are all on one node get."""
+    return rung_for(job, ladder_of(job), NodeRoom(nodes=1, places=workers))
+
+
+def why(job, workers):
+    room = NodeRoom(nodes=1, places=workers)
+    return reasons(job, ladder_of(job), rung(job, workers), room)
+
+
 def batch(global_batch: int, microbatch: int, dp: int) -> list[str]:
     return [
         f"train.global_batch={global_batch}",
@@ -32,10 +42,11 @@ def batch(global_batch: int, microbatch: int, dp: int) -> list[str]:
 
 
 def test_a_batch_that_multiplies_out_is_dealt_evenly():
-    found = plan(tiny(*batch(256, 4, 8)), 8)
+    job = tiny(*batch(256, 4, 8))
+    found = rung(job, 8)
     assert found.layout == Layout(dp=8)
-    assert {leaves * found.microbatches_per_leaf for leaves in found.leaves} == {8}
-    assert found.efficiency == 1.0
+    assert {len(span) for span in found.dealt(job.num_leaves)} == {job.num_leaves // 8}
+    assert dealt(job, found).endswith("100% efficient")
 
 
 def test_a_batch_that_does_not_multiply_out_is_refused_with_all_numbers():
@@ -62,21 +73,22 @@ def test_more_workers_than_microbatches_are_refused_by_the_key_that_says_so():
 @pytest.mark.parametrize("workers", range(1, 9))
 def test_every_leaf_is_dealt_at_any_number_of_workers(workers):
     job = tiny("elastic.max_workers=8")
-    found = plan(job, workers)
-    assert found.layout.world_size == workers == len(found.leaves)
-    assert sum(found.leaves) * found.microbatches_per_leaf == job.num_microbatches
-    assert min(found.leaves) >= 1
+    found = rung(job, workers)
+    spans = found.dealt(job.num_leaves)
+    assert found.workers == workers == len(spans)
+    assert [leaf for span in spans for leaf in span] == list(range(job.num_leaves))
+    assert min(map(len, spans)) >= 1
 
 
 def test_the_plan_says_who_stays_spare_and_what_is_missing():
-    assert plan(tiny(), 4).reasons == ("dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient",)
-    assert "2 workers stay spare: the job has at most 4 replicas" in plan(tiny(), 6).reasons
-    assert "2 replicas fewer than the job would use" in plan(tiny(), 2).reasons
+    assert why(tiny(), 4) == ("dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient",)
+    assert "2 workers stay spare: the job has at most 4 replicas" in why(tiny(), 6)
+    assert "2 replicas fewer than the job would use" in why(tiny(), 2)
 
 
 def test_too_few_workers_are_refused_with_both_numbers():
     with pytest.raises(UserError, match=r"2 workers are fewer than elastic.min_workers = 3"):
-        plan(tiny("elastic.min_workers=3"), 2)
+        rung(tiny("elastic.min_workers=3"), 2)
     assert "elastic.min_workers = 5 is above elastic.max_workers = 4" in refusal(
         "elastic.min_workers=5"
     )
@@ -88,7 +100,7 @@ def test_more_ranks_than_kv_heads_replicate_them_and_the_plan_says_so():
     assert (
         "each of the 2 kv heads is replicated on 2 ranks of a tp group: parallel.tp = 4 is more "
         "than there are"
-    ) in plan(job, 4).reasons
+    ) in why(job, 4)
 
 
 @pytest.mark.parametrize(
@@ -109,23 +121,24 @@ def test_techniques_that_are_not_there_are_refused_by_name(key, technique):
     ("workers", "layout", "spare"), [(2, "tp=2", 0), (5, "dp=2 tp=2", 1), (9, "dp=4 tp=2", 1)]
 )
 def test_workers_make_up_whole_tp_groups_and_the_rest_is_spare(workers, layout, spare):
-    found = plan(tiny("parallel.tp=2", "elastic.max_workers=8"), workers)
+    job = tiny("parallel.tp=2", "elastic.max_workers=8")
+    found = rung(job, workers)
     assert str(found.layout) == layout
-    assert found.layout.world_size == workers - spare
-    assert any("spare" in reason for reason in found.reasons) == bool(spare)
+    assert found.workers == workers - spare
+    assert any("spare" in reason for reason in why(job, workers)) == bool(spare)
 
 
 def test_replicas_come_in_whole_zero_groups_if_they_are_set():
     hybrid = ["zero.stage=3", "zero.group=2", "parallel.tp=2", "elastic.max_workers=12"]
-    found = plan(tiny(*hybrid), 11)
-    assert (found.layout, found.shard_size) == (Layout(dp=4, tp=2), 2)
+    found = rung(tiny(*hybrid), 11)
+    assert (found.layout, found.shards) == (Layout(dp=4, tp=2), 2)
     spare = "3 workers stay spare: a mesh has whole groups of 2 replicas, 4 workers at a time"
-    assert spare in found.reasons
-    assert "ZeRO stage 3: each 2 replicas share one copy" in found.reasons
+    assert spare in why(tiny(*hybrid), 11)
+    assert "ZeRO stage 3: each 2 replicas share one copy" in why(tiny(*hybrid), 11)
     with pytest.raises(UserError, match="3 workers are fewer than the 4 of the smallest mesh with"):
-        plan(tiny(*hybrid), 3)
-    assert plan(tiny("zero.stage=1"), 3).shard_size == 3
-    assert plan(tiny(), 3).shard_size == 1
+        rung(tiny(*hybrid), 3)
+    assert rung(tiny("zero.stage=1"), 3).shards == 3
+    assert rung(tiny(), 3).shards == 1
 
 
 def test_degrees_that_no_number_of_workers_fits_are_refused_with_both_numbers():
@@ -146,7 +159,7 @@ def test_degrees_that_no_number_of_workers_fits_are_refused_with_both_numbers():
 
 def test_replicas_and_not_workers_are_dealt_to():
     job = tiny("parallel.tp=4", "elastic.max_workers=16")
-    assert (job.max_dp, job.shape.largest, job.num_leaves) == (4, 16, 12)
+    assert (job.max_dp, job.largest_mesh, job.num_leaves) == (4, 16, 12)
     assert "elastic.max_workers / parallel.tp = 13 replicas" in refusal(
         "parallel.tp=2", "elastic.max_workers=26"
     )
@@ -165,7 +178,7 @@ def test_bounds_of_nodes_have_to_agree_with_each_other_and_with_the_workers():
 def test_without_the_same_bits_single_microbatches_are_dealt():
     job = tiny("elastic.same_bits=false", "elastic.max_workers=2")
     assert job.num_leaves == job.num_microbatches == 12
-    assert plan(job, 2).leaves == (6, 6)
+    assert dealt(job, rung(job, 2)) == ("dp=2: 12 leaves of 1 microbatch, 6 each, 100% efficient")
     assert tiny("elastic.max_workers=2").num_leaves == 2
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remesh.orchestrator.plan.placement import Device, local_ranks, place
+from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
 
@@ -18,37 +19,42 @@ def devices(nodes, **values):
     ]
 
 
+def mesh(*, on_one_node=True, **degrees):
+    layout = Layout(**degrees)
+    return Rung(layout=layout, unit=Unit(workers=layout.tp, on_one_node=on_one_node))
+
+
 def nodes_of(placement):
     return "".join(device.node for device in placement.devices)
 
 
 def test_bundles_that_come_interleaved_give_consecutive_ranks_and_whole_tp_groups():
-    placement = place(devices("ABBBBAAA"), Layout(dp=2, tp=4))
+    placement = place(devices("ABBBBAAA"), mesh(dp=2, tp=4))
     assert nodes_of(placement) == "AAAABBBB"
     assert placement.warnings == ()
 
 
 def test_a_tp_group_that_would_straddle_nodes_is_refused_with_the_numbers():
     with pytest.raises(UserError, match="1 groups of 8 devices on one node each, and there is roo"):
-        place(devices("AAAABBBB"), Layout(tp=8))
+        place(devices("AAAABBBB"), mesh(tp=8))
 
 
 def test_a_tp_group_may_straddle_nodes_where_that_is_asked_for_and_is_warned_of():
-    placement = place(devices("ABABABAB"), Layout(tp=8), allow_cross_node_tp=True)
+    placement = place(devices("ABABABAB"), mesh(tp=8, on_one_node=False))
     assert nodes_of(placement) == "AAAABBBB"
     assert "costs speed" in placement.warnings[0]
 
 
 def test_devices_that_make_no_whole_group_are_left_out():
-    placement = place(devices("AAABBBCC"), Layout(dp=3, tp=2))
+    placement = place(devices("AAABBBCC"), mesh(dp=3, tp=2))
     assert nodes_of(placement) == "AABBCC"
     with pytest.raises(UserError, match=r"4 groups of 2 .* room for 3"):
-        place(devices("AAABBBCC"), Layout(dp=4, tp=2))
+        place(devices("AAABBBCC"), mesh(dp=4, tp=2))
 
 
 def test_too_few_devices_are_told_with_both_numbers():
     with pytest.raises(UserError, match="dp=4 needs 4 devices and there are 3"):
-        place(devices("AAB"), Layout(dp=4))
+        place(devices("AAB"), mesh(dp=4))
 
 
 def test_nodes_of_a_domain_are_neighbours_and_the_head_comes_first_in_its_own():
@@ -58,13 +64,13 @@ def test_nodes_of_a_domain_are_neighbours_and_the_head_comes_first_in_its_own():
         *devices("C", domain="rack-2", head=True),
         *devices("D", domain="rack-1"),
     ]
-    assert nodes_of(place(offered, Layout(dp=4))) == "BDCA"
+    assert nodes_of(place(offered, mesh(dp=4))) == "BDCA"
 
 
 def test_local_ranks_follow_the_devices_in_whatever_order_they_were_handed_out():
     handed_out = [Device(node="A", index=index) for index in (3, 1, 0, 2)]
     assert local_ranks(handed_out) == (3, 1, 0, 2)
-    placed = place(handed_out, Layout(dp=4)).devices
+    placed = place(handed_out, mesh(dp=4)).devices
     assert [device.index for device in placed] == [0, 1, 2, 3]
     assert local_ranks(placed) == (0, 1, 2, 3)
 
@@ -75,7 +81,7 @@ def test_local_ranks_leave_no_gap_where_a_device_is_not_used():
 
 def test_two_workers_on_one_device_are_refused():
     with pytest.raises(UserError, match="two workers on A have the same device, 1"):
-        place([Device(node="A", index=1), Device(node="A", index=1)], Layout(dp=2))
+        place([Device(node="A", index=1), Device(node="A", index=1)], mesh(dp=2))
 
 
 @given(st.text("ABCD", min_size=1, max_size=40), st.integers(1, 4))
@@ -84,7 +90,7 @@ def test_each_group_is_on_one_node_and_each_node_in_one_piece(nodes, tp):
     groups = sum(nodes.count(node) // tp for node in set(nodes))
     if not groups:
         return
-    placed = place(offered, Layout(dp=groups, tp=tp)).devices
+    placed = place(offered, mesh(dp=groups, tp=tp)).devices
     assert len(set(placed)) == len(placed)
     for first in range(0, len(placed), tp):
         assert len({device.node for device in placed[first : first + tp]}) == 1

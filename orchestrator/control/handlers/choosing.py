@@ -1,9 +1,9 @@
-"""Who makes up the next mesh: those who together hold the newest state, in whole tp groups.
+"""Who makes up the next mesh: those who together hold the newest state, in whole units.
 
-A mesh may leave out some of those that hold state, since it has whole groups only, and of replicas
+A mesh may leave out some of those that hold state, since it has whole units only, and of replicas
 that share their state whole ZeRO groups. So one holder of each part is kept before anybody else is
 taken. What lost: to take the workers by age alone, and to find afterwards that two of them hold the
-same shard. Which groups cover all parts at best is a set cover; a greedy choice is made.
+same shard. Which units cover all parts at best is a set cover; a greedy choice is made.
 """
 
 from collections import Counter
@@ -21,8 +21,8 @@ from remesh.orchestrator.control.words.recovery import (
     parts_of,
 )
 from remesh.orchestrator.plan.placement import local_ranks, place
+from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.parallel.plan.cut import Cut, Held, Part
-from remesh.parallel.plan.layout import Layout
 
 NOTHING = Held()
 
@@ -31,28 +31,34 @@ NOTHING = Held()
 class Choice:
     """The next mesh. `spare` counts the workers that could have been in it and are not."""
 
-    layout: Layout
-    cut: Cut
+    rung: Rung
     members: tuple[Member, ...]
     spare: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidates:
+    """Who could be in the next mesh, what each of them holds, and what vaults have."""
+
+    idle: list[Worker]
+    held: Mapping[str, StepHeld]
+    slots: Sequence[VaultSlot]
 
 
 def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     """The largest mesh of those who are idle, of which there are enough; vaults have these slots.
 
-    Cost: n log n for n workers.
+    Cost: n log n for n workers and each kind of unit.
     """
-    options, roster = turn.options, turn.state.roster
-    idle = roster.in_state(WorkerState.IDLE) + last_holders(turn)
-    held = _held(turn.state, idle)
-    groups = _groups(turn, idle, held, slots)
-    layout = options.shape.layout(len(groups))
-    assert layout is not None
-    chosen = [worker for group in groups[: layout.dp] for worker in group]
+    idle = turn.state.roster.in_state(WorkerState.IDLE) + last_holders(turn)
+    candidates = _Candidates(idle=idle, held=_held(turn.state, idle), slots=slots)
+    units = {unit: _units(turn, unit, candidates) for unit in turn.ladder.units}
+    rung = turn.pick(lambda unit: len(units[unit]))
+    assert rung is not None
+    chosen = [worker for unit in units[rung.unit][: rung.num_units] for worker in unit]
     return Choice(
-        layout=layout,
-        cut=Cut.of(layout, options.shape.shard_size(layout.dp), options.bucket_elements),
-        members=_members(turn, chosen, layout, held),
+        rung=rung,
+        members=_members(turn, chosen, rung, candidates.held),
         spare=len(idle) - len(chosen),
     )
 
@@ -80,7 +86,7 @@ def stays_whole(turn: Turn) -> bool:
     state = turn.state
     life, workers = state.current, state.roster.workers
     staying = (member for member in life.members if not workers[member.worker].leaving)
-    held = (life.cut.held_by(life.layout, member.rank) for member in staying)
+    held = (life.rung.held_by(member.rank) for member in staying)
     return newest_whole((0, one) for one in held) is not None
 
 
@@ -93,31 +99,29 @@ def _held(state: State, workers: list[Worker]) -> dict[str, StepHeld]:
         generation, step = worker.held
         life = state.life(generation)
         assert life is not None
-        held[worker.name] = (step, life.cut.held_by(life.layout, worker.held_rank))
+        held[worker.name] = (step, life.rung.held_by(worker.held_rank))
     return held
 
 
-def _groups(
-    turn: Turn, idle: list[Worker], held: Mapping[str, StepHeld], slots: Sequence[VaultSlot]
-) -> list[list[Worker]]:
-    """What could be tp groups, those first that a mesh should take first."""
-    state, options = turn.state, turn.options
-    tp, anywhere = options.tp, options.allow_cross_node_tp
+def _units(turn: Turn, unit: Unit, candidates: _Candidates) -> list[list[Worker]]:
+    """What could be such units, those first that a mesh should take first."""
+    state, idle, held = turn.state, candidates.idle, candidates.held
+    size, anywhere = unit.workers, not unit.on_one_node
     counts = Counter(worker.node for worker in idle)
-    fitting = [worker for worker in idle if anywhere or counts[worker.node] >= tp]
-    kept = _kept(fitting, held, tp, slots)
+    fitting = [worker for worker in idle if anywhere or counts[worker.node] >= size]
+    kept = _kept(fitting, held, size, candidates.slots)
     steps = {name: step for name, (step, _) in held.items()}
     ordered = state.roster.in_order(fitting, steps, kept, state.last_generation)
     place_of = {worker.name: index for index, worker in enumerate(ordered)}
     by_node: dict[str, list[Worker]] = {}
     for worker in ordered:
         by_node.setdefault(worker.node, []).append(worker)
-    groups = [group for here in by_node.values() for group in _cut(here, tp)]
-    straddling = list(_cut(ordered, tp)) if anywhere else groups
-    if options.shape.num_fitting(len(straddling)) > options.shape.num_fitting(len(groups)):
+    units = [group for here in by_node.values() for group in _cut(here, size)]
+    straddling = list(_cut(ordered, size)) if anywhere else units
+    if turn.ladder.gains(unit, len(units), len(straddling)):
         return straddling
-    groups.sort(key=lambda g: (-sum(kept.get(w.name, 0) for w in g), place_of[g[0].name]))
-    return groups
+    units.sort(key=lambda u: (-sum(kept.get(w.name, 0) for w in u), place_of[u[0].name]))
+    return units
 
 
 def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
@@ -126,12 +130,12 @@ def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
 
 
 def _kept(
-    idle: list[Worker], held: Mapping[str, StepHeld], tp: int, slots: Sequence[VaultSlot]
+    idle: list[Worker], held: Mapping[str, StepHeld], size: int, slots: Sequence[VaultSlot]
 ) -> dict[str, int]:
     """One holder of each part of the newest whole state, on few nodes, and how much it counts.
 
-    Parts with few holders are seen to first; of several holders the one that completes a group.
-    One of a part that no vault has outweighs all the others of a group.
+    Parts with few holders are seen to first; of several holders the one that completes a unit of
+    that size. One of a part that no vault has outweighs all the others of a unit.
     """
     found: dict[tuple[int, Cut], dict[Part, list[Worker]]] = {}
     for worker in idle:
@@ -148,19 +152,19 @@ def _kept(
     kept: dict[str, int] = {}
     on: Counter[str] = Counter()
     for part, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
-        ready = [worker for worker in workers if worker.name in kept or on[worker.node] % tp]
+        ready = [worker for worker in workers if worker.name in kept or on[worker.node] % size]
         one = min(ready, key=lambda worker: worker.name not in kept, default=workers[0])
         on[one.node] += one.name not in kept
-        kept[one.name] = max(kept.get(one.name, 0), 1 if part in also else tp + 1)
+        kept[one.name] = max(kept.get(one.name, 0), 1 if part in also else size + 1)
     return kept
 
 
 def _members(
-    turn: Turn, chosen: list[Worker], layout: Layout, held: Mapping[str, StepHeld]
+    turn: Turn, chosen: list[Worker], rung: Rung, held: Mapping[str, StepHeld]
 ) -> tuple[Member, ...]:
     roster = turn.state.roster
     by_device = {roster.device(worker): worker for worker in chosen}
-    placed = place(list(by_device), layout, allow_cross_node_tp=turn.options.allow_cross_node_tp)
+    placed = place(list(by_device), rung)
     for warning in placed.warnings:
         turn.say(warning)
     numbers = local_ranks(placed.devices)

@@ -28,6 +28,7 @@ from remesh.orchestrator.control.words.phases import Phase
 def on_run_started(turn: Turn, _: RunStarted) -> None:
     state, options = turn.state, turn.options
     state.started = True
+    state.roster.count_units(turn.ladder.units)
     state.step = options.first_step
     state.last_generation = options.last_generation
     state.checkpoints.good = list(options.checkpoints)

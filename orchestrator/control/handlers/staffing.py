@@ -23,13 +23,14 @@ def refill(turn: Turn) -> None:
     A cold start takes its time and its share of the processors: it waits until the mesh, if there
     is one, trains again.
     """
-    state, options = turn.state, turn.options
+    state, roster = turn.state, turn.state.roster
     if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
-    for node in state.roster.places(options.shape.largest, options.spares):
-        worker = state.roster.start(node)
+    flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
+    for node in roster.places(flight.most_workers, flight.unit, turn.options.spares):
+        worker = roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
         turn.do(StartWorker(worker=worker.name, node=node))
 
@@ -46,20 +47,12 @@ def form_or_grow(turn: Turn) -> None:
     if not _larger_mesh_wanted(turn, size):
         return
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
-    if size < _most(turn) and turn.now_s < gather_s:
+    if size < turn.size(state.roster.slot_units) and turn.now_s < gather_s:
         state.deadlines.gather_s = gather_s
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:
         drain(turn, save=False, reason=f"growing from {members} to {size} workers")
-
-
-def _most(turn: Turn) -> int:
-    """Workers of the largest mesh that has room on the nodes in use."""
-    roster, options = turn.state.roster, turn.options
-    anywhere = options.allow_cross_node_tp
-    groups = roster.num_slots // options.tp if anywhere else roster.num_slot_groups
-    return options.shape.num_fitting(groups)
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from remesh.orchestrator.control.handlers import (
     nodes,
     presence,
+    replanning,
     restart,
     saving,
     stopping,
@@ -94,6 +95,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
         _row(ev.Tick, ticking.on_tick),
         _row(ev.StopRequested, stopping.on_stop_requested),
         _row(ev.ScaleRequested, nodes.on_scale),
+        _row(ev.LadderChanged, replanning.on_ladder_changed),
         _row(ev.NodeJoined, nodes.on_joined),
         _row(ev.NodeDraining, nodes.on_draining),
         _row(ev.NodeSilent, presence.on_node_silent),

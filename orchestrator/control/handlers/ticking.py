@@ -13,8 +13,8 @@ from remesh.orchestrator.control.handlers.transitions import (
     waiting_reason,
 )
 from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.memory.deadlines import expired
 from remesh.orchestrator.control.memory.membership import WorkerState
-from remesh.orchestrator.control.memory.timers import expired
 from remesh.orchestrator.control.words.events import Tick
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 

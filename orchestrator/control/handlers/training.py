@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
+from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.handlers.staffing import form_or_grow
 from remesh.orchestrator.control.handlers.transitions import drain, fence, settle_if_parked
@@ -119,6 +120,7 @@ def _on_running(turn: Turn) -> None:
         drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
     else:
         do_without_leavers(turn)
+        climb(turn)
         form_or_grow(turn)
 
 

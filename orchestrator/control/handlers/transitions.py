@@ -7,7 +7,7 @@ from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
-from remesh.orchestrator.plan.shape import spare_reason
+from remesh.orchestrator.plan.rung import changed_bits
 
 
 def fence(turn: Turn, sign: str) -> None:
@@ -92,11 +92,22 @@ def settle_if_parked(turn: Turn) -> None:
 
 
 def _go_on_saved(turn: Turn) -> None:
-    """A drain that saves ends the run, or lets nodes go that alone held the state."""
+    """A drain that saves ends the run, lets nodes go that alone held the state, or lets the next
+    mesh leave out some who hold it.
+    """
     if turn.state.stop_reason:
         end_stopped(turn)
-    else:
-        form_or_wait(turn)
+        return
+    take_up_ladder(turn)
+    form_or_wait(turn)
+
+
+def take_up_ladder(turn: Turn) -> None:
+    """From now on meshes are picked from the newest ladder."""
+    state = turn.state
+    if state.next_ladder is not None:
+        state.ladder, state.next_ladder = state.next_ladder.ladder, None
+        state.roster.count_units(turn.ladder.units)
 
 
 def end_stopped(turn: Turn) -> None:
@@ -122,27 +133,20 @@ def form_or_wait(turn: Turn) -> None:
 def enough(turn: Turn) -> bool:
     """Whether those that are ready make up a mesh."""
     ready_nodes = turn.state.roster.num_ready_nodes
-    return (
-        num_fitting(turn) >= max(1, turn.options.min_workers)
-        and ready_nodes >= turn.options.min_nodes
-    )
+    return num_fitting(turn) > 0 and ready_nodes >= turn.options.min_nodes
 
 
 def num_fitting(turn: Turn) -> int:
-    """Workers of the largest mesh of those that are ready on the nodes in use."""
-    roster, options = turn.state.roster, turn.options
-    anywhere = options.allow_cross_node_tp
-    return options.shape.num_fitting(
-        roster.num_ready // options.tp if anywhere else roster.num_groups
-    )
+    """Workers of the mesh of those that are ready on the nodes in use, 0 if they are too few."""
+    return turn.size(turn.state.roster.ready_units)
 
 
 def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
     roster, options = turn.state.roster, turn.options
     if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
-        needed = options.shape.at_least(options.min_workers)
-        text = f"waiting for workers: have {roster.num_idle}, need {needed}{_groups_needed(turn)}"
+        needed = turn.ladder.needed(options.min_workers)
+        text = f"waiting for workers: have {roster.num_idle}, need {needed}"
     else:
         text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
     if turn.state.deadlines.cool_s is None:
@@ -150,17 +154,6 @@ def waiting_reason(turn: Turn) -> str:
     states = (node.state for node in roster.nodes.values())
     kept_out = sum(state is NodeState.QUARANTINED for state in states)
     return f"{text}; {kept_out} in quarantine, as the host was lost before"
-
-
-def _groups_needed(turn: Turn) -> str:
-    options = turn.options
-    groups = []
-    if options.tp > 1:
-        where = "" if options.allow_cross_node_tp else " on one node each"
-        groups.append(f"tp groups of {options.tp}{where}")
-    if options.zero_group > 1:
-        groups.append(f"ZeRO groups of {options.zero_group} replicas")
-    return f" in {' and '.join(groups)}" if groups else ""
 
 
 def over_budget(turn: Turn) -> bool:
@@ -190,7 +183,7 @@ def _settle_fenced(turn: Turn) -> None:
 
 
 def _form(turn: Turn) -> None:
-    state, options = turn.state, turn.options
+    state = turn.state
     slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
     choice = choose_mesh(turn, slots)
     members = choice.members
@@ -200,6 +193,7 @@ def _form(turn: Turn) -> None:
         avoided = ", ".join(sorted(checkpoints.avoid))
         turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
         return
+    before = turn.bit_key
     life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
     state.generations.append(life)
@@ -215,9 +209,12 @@ def _form(turn: Turn) -> None:
     turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
     state.deadlines.gather_s = None
     turn.say(f"generation {life.generation}: {life.layout} {life.reason}")
-    if choice.spare and life.layout.dp < options.max_dp:
+    if before is not None and before != life.rung.bit_key:
+        changed = changed_bits(before, life.rung.bit_key)
+        turn.say(f"no mesh with the same bits fits; they change from here on: {changed}")
+    if choice.spare and turn.ladder.above(life.rung):
         workers = "1 worker stays" if choice.spare == 1 else f"{choice.spare} workers stay"
-        turn.say(f"{workers} spare: {spare_reason(options.shape, life.layout)}")
+        turn.say(f"{workers} spare: {turn.ladder.spare_reason(life.rung)}")
     ask_to_form(turn)
 
 
@@ -226,11 +223,10 @@ def ask_to_form(turn: Turn) -> None:
     turn.do(
         Form(
             generation=life.generation,
-            layout=life.layout,
+            rung=life.rung,
             members=life.members,
             restore=life.restore,
             from_step=life.from_step,
-            cut=life.cut,
         )
     )
 
@@ -241,8 +237,7 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
     start = f"from step {decision.from_step} {decision.reason}"
     return Generation(
         generation=state.last_generation + 1,
-        layout=choice.layout,
-        cut=choice.cut,
+        rung=choice.rung,
         members=choice.members,
         restore=decision.restore,
         from_step=decision.from_step,

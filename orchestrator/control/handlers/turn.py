@@ -1,12 +1,15 @@
 """One call of the controller: the moment, the state it may change, the commands decided so far."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import Announce, Command, End
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase, check_move
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.plan.rung import Rung, Unit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,7 +21,33 @@ class Turn:
 
     @property
     def timers(self) -> Timers:
-        return Timers(patience_s=self.options.patience_s)
+        return self.options.timers
+
+    @property
+    def ladder(self) -> Ladder:
+        """The meshes that the run may have now."""
+        return self.state.ladder or self.options.ladder
+
+    @property
+    def at_least(self) -> int:
+        """Workers of the smallest mesh that is large enough."""
+        return max(1, self.options.min_workers)
+
+    @property
+    def bit_key(self) -> str | None:
+        """What the bits of the newest mesh depended on, None before the first one."""
+        return self.state.current.rung.bit_key if self.state.generations else None
+
+    def pick(self, room: Callable[[Unit], int]) -> Rung | None:
+        """The largest mesh that is large enough and has room; another bit key is the last resort.
+
+        None if there is none.
+        """
+        return self.ladder.largest(room, at_least=self.at_least, bit_key=self.bit_key)
+
+    def size(self, room: Callable[[Unit], int]) -> int:
+        """Workers of that mesh, 0 if there is none."""
+        return self.ladder.size(room, at_least=self.at_least, bit_key=self.bit_key)
 
     def do(self, command: Command) -> None:
         self.commands.append(command)

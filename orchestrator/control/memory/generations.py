@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, StepRecord
 from remesh.orchestrator.control.words.recovery import slots_of, source_label
-from remesh.parallel.plan.cut import Cut
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.plan.layout import Layout
 
 
@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """`cut` says into which parts the state falls. `fault` is what ended the one before.
+    """`rung` is the mesh. `fault` is what ended the one before.
 
     `unparked` are the members that may still train.
     `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
@@ -45,7 +45,7 @@ class Generation:
     """
 
     generation: int
-    layout: Layout
+    rung: Rung
     members: tuple[Member, ...]
     restore: Restore
     from_step: int
@@ -56,7 +56,6 @@ class Generation:
     unformed: set[str]
     unrestored: set[str]
     unparked: set[str]
-    cut: Cut = field(default_factory=Cut)
     saving: bool = False
     blamed: bool = False
     formed_s: float | None = None
@@ -64,6 +63,10 @@ class Generation:
     first_step_s: float | None = None
     heard_step: int = 0
     heard_ahead: set[int] = field(default_factory=set)
+
+    @property
+    def layout(self) -> Layout:
+        return self.rung.layout
 
     @property
     def has_steps(self) -> bool:

@@ -2,17 +2,18 @@
 
 Only nodes in use count: spare, leaving, drained and quarantined ones get no workers. Workers are
 started evenly over the nodes until members and spares are complete or the nodes are full, those of
-a tp group in a row; a dead worker's place is filled again on any living node with room. A mesh
+a unit in a row; a dead worker's place is filled again on any living node with room. A mesh
 takes first who holds the newest state, then spares, those on a node that has just lost a member
 last.
 """
 
 import heapq
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from remesh.orchestrator.plan.placement import Device
+from remesh.orchestrator.plan.rung import Unit
 
 
 class NodeState(StrEnum):
@@ -85,24 +86,37 @@ class Worker:
 
 
 @dataclass(slots=True, kw_only=True)
+class UnitCount:
+    """Groups of `size` on one node each: of slots, of ready workers, of workers in any state."""
+
+    size: int
+    slots: int = 0
+    ready: int = 0
+    filled: int = 0
+
+    def add(self, node: Node, sign: int) -> None:
+        self.slots += sign * (node.slots // self.size)
+        self.ready += sign * (node.num_ready // self.size)
+        self.filled += sign * (node.num_workers // self.size)
+
+
+def _single() -> dict[int, UnitCount]:
+    return {1: UnitCount(size=1)}
+
+
+@dataclass(slots=True, kw_only=True)
 class Roster:
     """Living nodes and workers by name. Names of workers are never used twice.
 
     What is counted are slots, workers and nodes in use; ready are warm workers, and nodes with one.
-    `num_groups`, `num_filled` and `num_slot_groups` are the groups of `tp` ready workers, of any
-    workers, and of slots, on one node each. `spare` and `leaving` name the nodes in that state,
-    longest there first.
+    `counted` has the units of each size that a mesh may be made of, and single workers. `spare` and
+    `leaving` name the nodes in that state, longest there first.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     counts: dict[WorkerState, int] = field(default_factory=lambda: dict.fromkeys(WorkerState, 0))
-    tp: int = 1
-    num_slots: int = 0
-    num_slot_groups: int = 0
-    num_ready: int = 0
-    num_groups: int = 0
-    num_filled: int = 0
+    counted: dict[int, UnitCount] = field(default_factory=_single)
     num_used: int = 0
     num_ready_nodes: int = 0
     spare: dict[str, None] = field(default_factory=dict)
@@ -120,6 +134,34 @@ class Roster:
     @property
     def num_starting(self) -> int:
         return self.counts[WorkerState.STARTING]
+
+    @property
+    def num_slots(self) -> int:
+        return self.counted[1].slots
+
+    @property
+    def num_ready(self) -> int:
+        return self.counted[1].ready
+
+    def ready_units(self, unit: Unit) -> int:
+        """How many of them the ready workers make up."""
+        there = self.counted[unit.workers].ready
+        return there if unit.on_one_node else self.num_ready // unit.workers
+
+    def slot_units(self, unit: Unit) -> int:
+        """How many of them there is room for."""
+        there = self.counted[unit.workers].slots
+        return there if unit.on_one_node else self.num_slots // unit.workers
+
+    def count_units(self, units: Iterable[Unit]) -> None:
+        """From now on also those of these sizes.
+
+        Cost: linear in the nodes.
+        """
+        sizes = sorted({1, *(unit.workers for unit in units)})
+        self.counted = {size: UnitCount(size=size) for size in sizes}
+        for node in self.nodes.values():
+            self._count_slots(node, 1)
 
     def add_node(self, node: Node) -> None:
         self.nodes[node.name] = node
@@ -149,7 +191,7 @@ class Roster:
         node.next_slot = max(node.next_slot, slot + 1)
         worker = Worker(name=f"worker-{number}", node=node_name, number=number, slot=slot)
         self.next_number += 1
-        self._count_worker(node, 1)
+        self._change(node, workers=1)
         self.workers[worker.name] = worker
         self.counts[worker.state] += 1
         return worker
@@ -157,29 +199,31 @@ class Roster:
     def move(self, worker: Worker, state: WorkerState) -> None:
         self.counts[worker.state] -= 1
         self.counts[state] += 1
-        self._count_ready(worker, (state in READY) - (worker.state in READY))
+        node = self.nodes.get(worker.node)
+        if node is not None:
+            self._change(node, ready=(state in READY) - (worker.state in READY))
         worker.state = state
 
     def remove(self, worker: Worker) -> None:
         del self.workers[worker.name]
         self.counts[worker.state] -= 1
-        self._count_ready(worker, -(worker.state in READY))
         if worker.node in self.nodes:
             node = self.nodes[worker.node]
-            self._count_worker(node, -1)
+            self._change(node, workers=-1, ready=-(worker.state in READY))
             heapq.heappush(node.free_slots, worker.slot)
 
-    def places(self, wanted: int, spares: int = 0) -> list[str]:
-        """Nodes for new workers until `wanted` live, in whole tp groups, and `spares` beside them.
+    def places(self, wanted: int, unit: Unit, spares: int = 0) -> list[str]:
+        """Nodes for new workers until `wanted` live, in whole units, and `spares` beside them.
 
-        A worker on a node that has no room for a group is a spare at best.
+        A worker on a node that has no room for a unit is a spare at best.
         """
-        missing = self._missing(wanted + spares)
-        groups = min(wanted // self.tp, self.num_slot_groups) - self.num_filled
+        size, count = unit.workers, self.counted[unit.workers]
+        missing = self._missing(wanted + spares, size)
+        groups = min(wanted // size, count.slots) - count.filled
         if missing <= 0 and groups <= 0:
             return []
         free = [
-            (*self._need(node.num_workers, node.slots), not node.head, node.name, node.slots)
+            (*_need(node.num_workers, node.slots, size), not node.head, node.name, node.slots)
             for node in self.nodes.values()
             if node.num_workers < node.slots and node.state is NodeState.USED
         ]
@@ -191,9 +235,9 @@ class Roster:
                 break
             chosen.append(name)
             missing -= 1
-            groups -= (num_workers + 1) % self.tp == 0
+            groups -= (num_workers + 1) % size == 0
             if num_workers + 1 < slots:
-                need = self._need(num_workers + 1, slots)
+                need = _need(num_workers + 1, slots, size)
                 heapq.heappush(free, (*need, not_head, name, slots))
         return chosen
 
@@ -222,15 +266,15 @@ class Roster:
         ordered.sort(key=lambda entry: entry[:5])
         return [entry[5] for entry in ordered]
 
-    def _missing(self, wanted: int) -> int:
+    def _missing(self, wanted: int, unit_size: int) -> int:
         """Workers until `wanted` live. One that is being ended still fills a slot.
 
-        In its place another is started elsewhere at once; one for a tp group has to wait for it.
+        In its place another is started elsewhere at once; one for a larger unit has to wait for it.
         """
         away = [w for w in self.workers.values() if w.node in self.leaving] if self.leaving else []
         here = len(self.workers) - len(away)
         missing = min(wanted, self.num_slots) - here
-        if self.tp == 1:
+        if unit_size == 1:
             missing += self.counts[WorkerState.ENDING]
             missing -= sum(worker.state is WorkerState.ENDING for worker in away)
         return min(missing, self.num_slots - here)
@@ -244,19 +288,10 @@ class Roster:
         index = worker.slot if worker.device is None else worker.device
         return Device(node=node.name, index=index, domain=node.domain, head=node.head)
 
-    def _need(self, num_workers: int, slots: int) -> tuple[bool, int, int]:
-        """Where a worker is wanted most comes first: where fewest are missing of a tp group."""
-        missing = self.tp - num_workers % self.tp
-        return (num_workers + missing > slots, missing, num_workers)
-
     def _count(self, node: Node, sign: int) -> None:
         """Take a node into account in its present state, or out of it."""
+        self._count_slots(node, sign)
         if node.state is NodeState.USED:
-            self.num_slots += sign * node.slots
-            self.num_slot_groups += sign * (node.slots // self.tp)
-            self.num_ready += sign * node.num_ready
-            self.num_groups += sign * (node.num_ready // self.tp)
-            self.num_filled += sign * (node.num_workers // self.tp)
             self.num_used += sign
             self.num_ready_nodes += sign * (node.num_ready > 0)
         for state, names in ((NodeState.SPARE, self.spare), (NodeState.LEAVING, self.leaving)):
@@ -265,19 +300,23 @@ class Roster:
             elif node.state is state:
                 del names[node.name]
 
-    def _count_worker(self, node: Node, change: int) -> None:
-        before = node.num_workers
-        node.num_workers += change
+    def _change(self, node: Node, *, workers: int = 0, ready: int = 0) -> None:
+        """So many workers more are there, and so many more are ready."""
+        self._count_slots(node, -1)
+        was_ready = node.num_ready > 0
+        node.num_workers += workers
+        node.num_ready += ready
+        self._count_slots(node, 1)
         if node.state is NodeState.USED:
-            self.num_filled += node.num_workers // self.tp - before // self.tp
+            self.num_ready_nodes += (node.num_ready > 0) - was_ready
 
-    def _count_ready(self, worker: Worker, change: int) -> None:
-        node = self.nodes.get(worker.node)
-        if node is None or not change:
-            return
-        before = node.num_ready
-        node.num_ready += change
+    def _count_slots(self, node: Node, sign: int) -> None:
         if node.state is NodeState.USED:
-            self.num_ready += change
-            self.num_groups += node.num_ready // self.tp - before // self.tp
-            self.num_ready_nodes += (node.num_ready > 0) - (before > 0)
+            for count in self.counted.values():
+                count.add(node, sign)
+
+
+def _need(num_workers: int, slots: int, unit_size: int) -> tuple[bool, int, int]:
+    """Where a worker is wanted most comes first: where fewest are missing of a unit."""
+    missing = unit_size - num_workers % unit_size
+    return (num_workers + missing > slots, missing, num_workers)

@@ -4,14 +4,16 @@ from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.memory.budget import Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
+from remesh.orchestrator.control.memory.deadlines import Deadlines
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.membership import Roster
 from remesh.orchestrator.control.memory.quarantine import Quarantine
-from remesh.orchestrator.control.memory.timers import Deadlines
 from remesh.orchestrator.control.memory.vaults import Vaults
+from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.plan.ladder import Ladder
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class State:
 
     `stop_reason` is empty until somebody asks for a stop, or the head is `preempted`; `user_error`
     is what End says. `fault` is open from the first sign of trouble until the next generation is
-    asked for. `wanted_nodes` is what somebody asked for since the start.
+    asked for. `wanted_nodes` is what somebody asked for since the start. `ladder` is what the run
+    picks its meshes from since its own was replaced, `next_ladder` one that is not taken up yet.
     """
 
     phase: Phase = Phase.WAITING
@@ -29,6 +32,8 @@ class State:
     stop_reason: str = ""
     preempted: bool = False
     wanted_nodes: int | None = None
+    ladder: Ladder | None = None
+    next_ladder: LadderChanged | None = None
     user_error: bool = False
     step: int = 0
     last: StepRecord | None = None

@@ -1,10 +1,9 @@
 """What the controller decides. Commands are idempotent; each may be carried out twice."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from remesh.orchestrator.control.words.records import Member, Restore
-from remesh.parallel.plan.cut import Cut
-from remesh.parallel.plan.layout import Layout
+from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.state.root_manifest import ShardFile
 
 
@@ -34,17 +33,13 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Build the mesh of `generation`, restore, and train on from `from_step` + 1.
-
-    `cut` says into which parts the state falls.
-    """
+    """Build the mesh of `generation`, restore, and train on from `from_step` + 1."""
 
     generation: int
-    layout: Layout
+    rung: Rung
     members: tuple[Member, ...]
     restore: Restore
     from_step: int
-    cut: Cut = field(default_factory=Cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.parallel.state.root_manifest import ShardFile
 
 
@@ -250,6 +251,14 @@ class ScaleRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LadderChanged:
+    """From the next step boundary on the run has other meshes to choose from. The leaves stay."""
+
+    ladder: Ladder
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """The deadline that the controller asked for has passed."""
 
@@ -280,5 +289,6 @@ Event = (
     | WorkerErred
     | StopRequested
     | ScaleRequested
+    | LadderChanged
     | Tick
 )

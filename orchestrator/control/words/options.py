@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
-from remesh.orchestrator.plan.shape import Shape
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.plan.ladder import Ladder
 
 MANY_NODES = 2**16  # more than there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Counts of replicas, workers and nodes, the budget of failures, the knob of time, and where to
-    start.
+    """The meshes it may have, counts of workers and nodes, the budget of failures, the knob of
+    time, and where to start.
 
     `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
     `last_generation` is the newest generation that an earlier run of the same job has used:
@@ -19,16 +20,11 @@ class Options:
     """
 
     steps: int
-    max_dp: int
+    ladder: Ladder
     min_workers: int = 1
     spares: int = 0
     min_nodes: int = 1
     max_nodes: int = MANY_NODES
-    tp: int = 1
-    zero_stage: int = 0
-    zero_group: int = 0
-    bucket_elements: int = 0
-    allow_cross_node_tp: bool = False
     max_failures: int = 8
     healthy_steps: int = 100
     patience_s: float = 0.5
@@ -38,14 +34,9 @@ class Options:
     last_generation: int = 0
 
     @property
-    def shape(self) -> Shape:
-        """What all meshes of the run have in common."""
-        return Shape(
-            max_dp=self.max_dp,
-            tp=self.tp,
-            zero_stage=self.zero_stage,
-            zero_group=self.zero_group,
-        )
+    def timers(self) -> Timers:
+        """Every deadline of the run."""
+        return Timers(patience_s=self.patience_s)
 
     @property
     def first_step(self) -> int:

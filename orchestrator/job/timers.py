@@ -4,7 +4,7 @@ Separate settings for each layer lost: with an outer limit below an inner one th
 killed before recovery can act, and nobody sets eight numbers consistently.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,38 +73,3 @@ class Timers:
     def _step_s(self, step_s: float | None) -> float:
         # A first step is slow and of unknown length: its worker must not be killed for that.
         return 10 * self.patience_s if step_s is None else step_s
-
-
-@dataclass(slots=True, kw_only=True)
-class Deadlines:
-    """What the controller waits for, as moments on its clock.
-
-    All starts last equally long, and so do all ends: the first entry is the earliest. `cool_s` is
-    the moment at which the next quarantine ends.
-    """
-
-    phase_s: float | None = None
-    gather_s: float | None = None
-    cool_s: float | None = None
-    starting: dict[str, float] = field(default_factory=dict)
-    ending: dict[str, float] = field(default_factory=dict)
-
-    def earliest_s(self) -> float | None:
-        first = [next(iter(due.values())) for due in (self.starting, self.ending) if due]
-        moments = (self.phase_s, self.gather_s, self.cool_s)
-        first += [due_s for due_s in moments if due_s is not None]
-        return min(first, default=None)
-
-    def forget(self, worker: str) -> None:
-        self.starting.pop(worker, None)
-        self.ending.pop(worker, None)
-
-
-def expired(due: dict[str, float], now_s: float) -> list[str]:
-    """The names whose moment has come, earliest first."""
-    names = []
-    for name, due_s in due.items():
-        if due_s > now_s:
-            break
-        names.append(name)
-    return names

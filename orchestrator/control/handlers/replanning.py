@@ -1,0 +1,42 @@
+"""A ladder in place of the run's own: taken up where nobody can lose by it.
+
+The meshes of the new ladder may leave out some who hold state that nobody else does. So the members
+save as they drain, and the new ladder counts from that checkpoint on; should the drain fail, the
+next mesh is still one of the old ladder, and drains again. A mesh that is on the new ladder too
+stays as it is. What lost: to pick from the new ladder at once, which can cost all the steps since
+the last checkpoint.
+"""
+
+from remesh.orchestrator.control.handlers.staffing import form_or_grow
+from remesh.orchestrator.control.handlers.transitions import drain, take_up_ladder
+from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.words.events import LadderChanged
+from remesh.orchestrator.control.words.phases import Phase
+
+
+def on_ladder_changed(turn: Turn, event: LadderChanged) -> None:
+    """The leaves were fixed at the run's first start: a ladder with others is refused."""
+    asked, known = event.ladder.num_leaves, turn.ladder.num_leaves
+    if asked != known:
+        turn.say(
+            f"a ladder with {asked} leaves is refused: this run has {known}, fixed at its first "
+            f"start ({event.reason})"
+        )
+        return
+    turn.say(f"another ladder, of up to {event.ladder.highest.workers} workers: {event.reason}")
+    turn.state.next_ladder = event
+    climb(turn)
+
+
+def climb(turn: Turn) -> None:
+    """Leaves a mesh that is not on the newest ladder; grows or forms on it where that is safe."""
+    state = turn.state
+    change = state.next_ladder
+    if change is None or state.stop_reason or state.step >= turn.options.steps:
+        return
+    running = state.phase is Phase.RUNNING
+    if state.phase is Phase.WAITING or (running and state.current.rung in change.ladder):
+        take_up_ladder(turn)
+        form_or_grow(turn)
+    elif running:
+        drain(turn, save=True, reason=f"taking up another ladder: {change.reason}")

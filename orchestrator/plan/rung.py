@@ -1,0 +1,89 @@
+"""One mesh that a run may have, and the workers that it takes together."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+
+from remesh.parallel.plan.cut import Cut, Held
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.leaves import deal
+
+DATA_PARALLEL = "data_parallel"  # the schedule of a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Workers that a mesh takes together, and whether all of them have to be on one node."""
+
+    workers: int = 1
+    on_one_node: bool = True
+
+    def room(self, nodes: int, places: int) -> int:
+        """How many there can be on `nodes` nodes with so many places each."""
+        if self.on_one_node:
+            return nodes * (places // self.workers)
+        return nodes * places // self.workers
+
+    def __str__(self) -> str:
+        """Such as "tp groups of 2 on one node each"; "single workers"."""
+        if self.workers == 1:
+            return "single workers"
+        return f"tp groups of {self.workers}{' on one node each' if self.on_one_node else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One mesh: its degrees, how the state falls into parts, and who computes what when.
+
+    `leaves` counts those of each replica; they are dealt evenly if it is empty. Rungs with the same
+    `bit_key` train to the same bits.
+    """
+
+    layout: Layout
+    cut: Cut = field(default_factory=Cut)
+    unit: Unit = field(default_factory=Unit)
+    schedule: str = DATA_PARALLEL
+    leaves: tuple[int, ...] = ()
+    bit_key: str = ""
+
+    @property
+    def workers(self) -> int:
+        return self.layout.world_size
+
+    @property
+    def num_units(self) -> int:
+        return self.workers // self.unit.workers
+
+    @property
+    def shards(self) -> int:
+        """How many ranks share one copy of the dense state."""
+        return self.cut.shards
+
+    def units(self) -> Iterator[range]:
+        """The ranks of each unit."""
+        for first in range(0, self.workers, self.unit.workers):
+            yield range(first, first + self.unit.workers)
+
+    def held_by(self, rank: int) -> Held:
+        """What this rank holds of the state."""
+        return self.cut.held_by(self.layout, rank)
+
+    def is_first(self, rank: int) -> bool:
+        """Whether some part that it holds no lower rank holds."""
+        return self.cut.is_first(self.layout, rank)
+
+    def dealt(self, num_leaves: int) -> tuple[range, ...]:
+        """The leaves of each replica."""
+        if not self.leaves:
+            return deal(num_leaves, self.layout.dp)
+        return tuple(range(*ends) for ends in pairwise(accumulate(self.leaves, initial=0)))
+
+
+def changed_bits(before: str, after: str) -> str:
+    """In which keys two bit keys differ, such as "tp was 2 and is 1"."""
+    old, new = (dict(pair.partition("=")[::2] for pair in key.split()) for key in (before, after))
+    return ", ".join(
+        f"{key} was {old.get(key, 'unset')} and is {new.get(key, 'unset')}"
+        for key in {**old, **new}
+        if old.get(key) != new.get(key)
+    )
