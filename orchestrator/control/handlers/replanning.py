@@ -32,7 +32,7 @@ def climb(turn: Turn) -> None:
     """Leaves a mesh that is not on the newest ladder; grows or forms on it where that is safe."""
     state = turn.state
     change = state.next_ladder
-    if change is None or state.stop_reason or state.step >= turn.options.steps:
+    if change is None:
         return
     running = state.phase is Phase.RUNNING
     if state.phase is Phase.WAITING or (running and state.current.rung in change.ladder):
