@@ -5,6 +5,7 @@ same memory.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ class ShardState:
     """Plans and memory for what a rank holds. Values are those of no step before `draw`."""
 
     def __init__(self, spec: EngineSpec, held: Held, device: torch.device) -> None:
+        self.spec = spec
         self.held = held
         cut = held.cut
         self.shapes = parameter_shapes(spec.model)
@@ -115,6 +117,14 @@ class ShardState:
                     dtype=found.dtype,
                 )
                 yield named, flat[part.start : part.start + found.num_elements].view(found.sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A rank's part of the state at a step, as some mesh asked for it."""
+
+    state: ShardState
+    at_step: int
 
 
 def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> tuple[Bucket, ...]:

@@ -7,7 +7,7 @@ gradient is not finite on any rank is counted and skipped by all.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import assert_never
@@ -18,7 +18,10 @@ from torch import Tensor
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.holding.exchange import ROUND_BYTES
+from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.shard_state import Holding, ShardState
+from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
@@ -111,14 +114,6 @@ class _Progress:
     result: StepResult | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A rank's part of the state at a step, as some mesh asked for it."""
-
-    state: ShardState
-    at_step: int
-
-
 class Engine:
     """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
 
@@ -208,6 +203,29 @@ class Engine:
         self.at_step = None
         if holding is not None:
             self._state, self.at_step = holding.state, holding.at_step
+
+    def share(
+        self,
+        holding: Holding | None,
+        at_step: int,
+        slots: Sequence[SlotSource] = (),
+        *,
+        round_bytes: int = ROUND_BYTES,
+    ) -> None:
+        """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
+
+        All ranks call it, after `form`, with what they held before and the same slots. If it fails,
+        each is left with what it held of that step.
+
+        Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
+        """
+        mesh, target = self.assembly.mesh, self.shard_state
+        try:
+            share_state(target, mesh, holding, at_step, slots, round_bytes=round_bytes)
+        except BaseException:
+            self.put_back(holding if holding and holding.at_step == at_step else None)
+            raise
+        self.loaded(at_step)
 
     def loaded(self, at_step: int) -> None:
         """Says that the fragments hold the state at this step now."""

@@ -13,7 +13,6 @@ from small_engine import started, state_hash, work_of
 from remesh.parallel.groups import collectives
 from remesh.parallel.plan.errors import Cancelled, GroupError
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.holding.restore import share_state
 
 NUM_STEPS = 8
 NUM_OPERATIONS = 15  # of a step at four ranks: three leaves of two microbatches
@@ -59,7 +58,7 @@ def survive(seat, number, fatal_step, fatal_operation):
     collectives.all_reduce_(mesh.world, stood, "max")
     newest, oldest = stood.tolist()
     assert newest + oldest <= 1
-    share_state(engine, mesh, holding, newest)
+    engine.share(holding, newest)
     losses |= train(engine, mesh)
     mesh.close()
     return holding.at_step, losses, state_hash(engine)

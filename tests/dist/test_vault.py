@@ -19,7 +19,6 @@ from remesh.orchestrator.control.memory.timers import Timers
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.plan.errors import GroupError, SlotError
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.spec import ZeroSpec
 
@@ -136,7 +135,7 @@ def restore_from(seat, slots, at_step):
         for address, slot in slots
     ]
     try:
-        share_state(engine, mesh, None, at_step, sources)
+        engine.share(None, at_step, sources)
         found = state_hash(engine)
     except SlotError as error:
         found = error.slot
