@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from remesh.parallel.model.blocks import shared_parameters
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.optim.adamw import Shard
 from remesh.parallel.plan.buckets import Bucket, plan_buckets
@@ -132,7 +133,8 @@ def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> t
         {name: shares[name].local_shape for name in names}
         for names in block_parameters(spec.model).values()
     ]
-    return plan_buckets(blocks, max_elements, first_alone=spec.model.tied)
+    owners = {shared.owner for shared in shared_parameters(spec.model)}
+    return plan_buckets(blocks, max_elements, owners)
 
 
 def _shard(

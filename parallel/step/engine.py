@@ -40,7 +40,7 @@ from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.norm import GradientNorm
-from remesh.parallel.step.passes import Passage
+from remesh.parallel.step.stage import Passage
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, Outcome, vote
 from remesh.parallel.sums.partial import sum_partial_
 
@@ -259,14 +259,15 @@ class Engine:
         work.stamp(step, len(self._schedule), RankPhase.AT)
 
     def _carry_out(self, operation: Operation, progress: _Progress) -> None:
-        passes = self.assembly.passes
+        stage = self.assembly.stage
         match operation:
             case Forward(microbatch=microbatch):
                 self._forward(microbatch, progress)
             case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
-                passes.backward(progress.passages.pop(microbatch), leaf, ends_leaf=ends_leaf)
+                passage = progress.passages.pop(microbatch)
+                stage.backward(passage, None, leaf, ends_leaf=ends_leaf)
             case KeepCompany():
-                passes.keep_company(self.spec.microbatches_per_leaf)
+                stage.keep_company(self.spec.microbatches_per_leaf)
             case Reduce():
                 progress.gradients = self.assembly.accumulators.finish()
                 sum_partial_(progress.work.mesh.tensor, progress.gradients, self._partial)
@@ -282,7 +283,8 @@ class Engine:
         first = microbatch * self.spec.microbatch
         high, low, count = progress.work.fill(first, self._tokens)
         tokens = torch.from_numpy(self._tokens.astype(np.int64)).to(self._device)
-        passage = self.assembly.passes.forward(tokens[:, :-1], tokens[:, 1:])
+        passage = self.assembly.stage.forward(tokens[:, :-1], tokens[:, 1:])
+        assert passage.losses
         progress.passages[microbatch] = passage
         value = passage.losses.cross_entropy.item()
         ballot.nonfinite += not math.isfinite(value)

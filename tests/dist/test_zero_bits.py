@@ -12,7 +12,8 @@ from small_engine import spec, started, work_of
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import Precision, Recompute, ZeroSpec
+from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.spec import Precision, ZeroSpec
 
 NUM_STEPS = 2
 SMALL = 1 << 12  # bytes: a bucket a block
