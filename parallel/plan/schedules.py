@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from remesh.parallel.plan.errors import ScheduleError
-from remesh.parallel.plan.leaves import deal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +62,6 @@ class Portion:
 
     leaves: Sequence[int]
     num_idle: int = 0
-
-
-def contiguous_portion(num_leaves: int, dp: int, position: int) -> Portion:
-    """Neighbouring leaves, which the replica can add up by itself before any message."""
-    leaves = deal(num_leaves, dp)[position]
-    return Portion(leaves=leaves, num_idle=0 if leaves else 1)
-
-
-def streamed_portion(num_leaves: int, dp: int, position: int) -> Portion:
-    """Every dp-th leaf: neighbouring leaves are computed at the same time and reduced together."""
-    leaves = range(position, num_leaves, dp)
-    return Portion(leaves=leaves, num_idle=-(-num_leaves // dp) - len(leaves))
 
 
 def data_parallel_schedule(portion: Portion, microbatches_per_leaf: int) -> tuple[Operation, ...]:

@@ -12,11 +12,13 @@ from remesh.parallel.model.linear import InPlaceGradient
 from remesh.parallel.model.maths import Maths, Whole
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
+from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.schedules import Portion, contiguous_portion, streamed_portion
+from remesh.parallel.plan.schedules import Portion
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.step.stage import Stage
 from remesh.parallel.sums.gradients import Accumulators, Contribution, GradientSum
+from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -26,7 +28,7 @@ from remesh.parallel.techniques.zero import Gathering, WorkingWeights, place_wei
 _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 _FREED_FROM = 3  # and no rank keeps all working weights
 
-_SUMS: dict[tuple[bool, bool], Callable[..., GradientSum]] = {
+_SUMS: dict[tuple[bool, bool], Callable[[Lane], GradientSum]] = {
     (True, False): TreeSum,
     (True, True): StreamedTreeSum,
     (False, False): PlainSum,
@@ -35,13 +37,20 @@ _SUMS: dict[tuple[bool, bool], Callable[..., GradientSum]] = {
 
 
 class Assembly:
-    """Model, working weights and gradient sums of one rank in one mesh."""
+    """Model, working weights and gradient sums of one rank in one mesh.
 
-    def __init__(self, spec: EngineSpec, state: ShardState, mesh: Mesh) -> None:
+    `lengths` are the leaves of each replica, as even as can be if there are none.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, state: ShardState, mesh: Mesh, lengths: Sequence[int] = ()
+    ) -> None:
         self.spec = spec
         self.state = state
         self.mesh = mesh
+        self.dealing = _dealing(spec, mesh, lengths)
         self.workspace = Workspace(state.shards[0].values.device)
+        self._lanes = [self._lane(bucket.plan.size) for bucket in state.buckets]
         with torch.device("meta"):  # no memory: every parameter is replaced
             self.model = Transformer(
                 spec.model, _maths(spec, mesh), z_loss=spec.z_loss, recompute=spec.recompute
@@ -59,7 +68,7 @@ class Assembly:
         self.model.to(self.workspace.device)
         self.accumulators = Accumulators(
             contributions,
-            [self._sum(contribution.size) for contribution in contributions],
+            [self._sum(contribution) for contribution in contributions],
             self.workspace,
             spec.precision.compute,
         )
@@ -73,13 +82,8 @@ class Assembly:
     @property
     def portion(self) -> Portion:
         """What this replica computes in each step."""
-        data = self.mesh.data
-        choose = streamed_portion if self.streams else contiguous_portion
-        return choose(self.spec.num_leaves, data.size, data.rank)
-
-    @property
-    def streams(self) -> bool:
-        return self.spec.zero.stage >= _STREAMED_FROM and self.mesh.shard.size > 1
+        member = self.mesh.data.rank
+        return Portion(leaves=self.dealing.portions[member], num_idle=self.dealing.num_idle(member))
 
     def expire(self) -> None:
         """The master weights have changed."""
@@ -95,15 +99,20 @@ class Assembly:
             "spare": self.workspace.spare_bytes,
         }
 
-    def _sum(self, size: int) -> GradientSum:
-        pieces = Pieces(
-            size=size,
-            num_shards=self.mesh.shard.size,
-            num_replicas=self.mesh.replica.size,
-        )
-        make = _SUMS[self.spec.same_bits, self.streams]
-        return make(
-            pieces, self.spec.num_leaves, self.mesh, self.workspace, self.spec.precision.gradient
+    def _sum(self, contribution: Contribution) -> GradientSum:
+        lane = self._lanes[contribution.bucket]
+        return _SUMS[self.spec.same_bits, lane.dealing.in_rounds](lane)
+
+    def _lane(self, size: int) -> Lane:
+        """All ranks with the same share of the model add up all of it."""
+        mesh = self.mesh
+        sharing = Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica)
+        return Lane(
+            pieces=Pieces(size=size, num_shards=mesh.shard.size, num_replicas=mesh.replica.size),
+            sharing=sharing,
+            dealing=self.dealing,
+            workspace=self.workspace,
+            dtype=self.spec.precision.gradient,
         )
 
     def _visits(self, span: range) -> tuple[Visit, ...]:
@@ -117,6 +126,12 @@ class Assembly:
             [self.blocks[number].reads_weights for number in span],
         )
         return plan_visits(phases)
+
+
+def _dealing(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
+    streams = spec.zero.stage >= _STREAMED_FROM and mesh.shard.size > 1
+    deal = deal_in_rounds if streams else deal_in_runs
+    return deal(spec.num_leaves, mesh.data.size, lengths)
 
 
 def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:

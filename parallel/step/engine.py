@@ -128,15 +128,18 @@ class Engine:
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
         self._schedule: tuple[Operation, ...] = ()
+        self._lengths: Sequence[int] = ()
         self._tokens: TokenBuffer = np.empty(
             (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
         )
 
-    def form(self, mesh: Mesh) -> None:
+    def form(self, mesh: Mesh, lengths: Sequence[int] = ()) -> None:
         """Prepares for steps in this mesh. State that this rank holds in the mesh is kept.
 
-        Raises: LayoutError if the model cannot be cut so.
+        `lengths` are the leaves that each replica computes, as even as can be if there are none.
+        Raises: LayoutError if the model cannot be cut, or its leaves not be dealt so.
         """
+        self._lengths = lengths
         cut = self.spec.cut(mesh.layout, mesh.shard.size)
         held = cut.held_by(mesh.layout, mesh.world.rank)
         if self._state is None or self._state.held != held:
@@ -241,7 +244,7 @@ class Engine:
         return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
 
     def _assemble(self, mesh: Mesh) -> None:
-        assembly = Assembly(self.spec, self.shard_state, mesh)
+        assembly = Assembly(self.spec, self.shard_state, mesh, self._lengths)
         portion, size = assembly.portion, self.spec.microbatches_per_leaf
         self._schedule = data_parallel_schedule(portion, size)
         check_schedule(self._schedule, portion, size)

@@ -10,9 +10,7 @@ from remesh.parallel.plan.schedules import (
     Step,
     Vote,
     check_schedule,
-    contiguous_portion,
     data_parallel_schedule,
-    streamed_portion,
 )
 
 PORTION = Portion(leaves=range(2, 4))
@@ -43,19 +41,6 @@ def test_a_rank_computes_its_leaves_in_order_and_the_last_backward_ends_each():
 def test_the_data_parallel_schedule_is_legal(leaves, num_idle):
     portion = Portion(leaves=leaves, num_idle=num_idle)
     check_schedule(data_parallel_schedule(portion, 3), portion, 3)
-
-
-@pytest.mark.parametrize("choose", [contiguous_portion, streamed_portion])
-@pytest.mark.parametrize(("num_leaves", "dp"), [(12, 1), (12, 4), (7, 5), (3, 8), (8, 3)])
-def test_every_leaf_is_some_replicas_and_nobody_waits_for_a_message_that_does_not_come(
-    choose, num_leaves, dp
-):
-    portions = [choose(num_leaves, dp, position) for position in range(dp)]
-    assert sorted(leaf for p in portions for leaf in p.leaves) == list(range(num_leaves))
-    rounds = {len(portion.leaves) + portion.num_idle for portion in portions}
-    assert min(rounds) >= 1
-    if choose is streamed_portion:
-        assert len(rounds) == 1
 
 
 def test_forwards_may_run_ahead():
