@@ -14,7 +14,6 @@ from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
 from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.schedules import Portion
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.step.stage import Stage
 from remesh.parallel.sums.gradients import Accumulators, Contribution, GradientSum
@@ -78,12 +77,6 @@ class Assembly:
         """A run of the model's blocks, as one stage."""
         gathering = Gathering(self.weights, self._visits(span), frees=self._frees)
         return Stage(self.blocks, span, gathering, self.accumulators)
-
-    @property
-    def portion(self) -> Portion:
-        """What this replica computes in each step."""
-        member = self.mesh.data.rank
-        return Portion(leaves=self.dealing.portions[member], num_idle=self.dealing.num_idle(member))
 
     def expire(self) -> None:
         """The master weights have changed."""

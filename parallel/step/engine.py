@@ -25,16 +25,16 @@ from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
-from remesh.parallel.plan.schedules import (
+from remesh.parallel.plan.schedules.check import WholeStep, check_schedules
+from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
+from remesh.parallel.plan.schedules.operations import (
     Backward,
     Forward,
     KeepCompany,
-    Operation,
+    LocalOperation,
     Reduce,
     Step,
     Vote,
-    check_schedule,
-    data_parallel_schedule,
 )
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
@@ -127,7 +127,7 @@ class Engine:
         self._device = device or torch.device("cpu")
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
-        self._schedule: tuple[Operation, ...] = ()
+        self._schedule: tuple[LocalOperation, ...] = ()
         self._lengths: Sequence[int] = ()
         self._tokens: TokenBuffer = np.empty(
             (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
@@ -245,9 +245,13 @@ class Engine:
 
     def _assemble(self, mesh: Mesh) -> None:
         assembly = Assembly(self.spec, self.shard_state, mesh, self._lengths)
-        portion, size = assembly.portion, self.spec.microbatches_per_leaf
-        self._schedule = data_parallel_schedule(portion, size)
-        check_schedule(self._schedule, portion, size)
+        dealing, size = assembly.dealing, self.spec.microbatches_per_leaf
+        schedules = data_parallel_schedules(dealing, size)
+        whole = WholeStep(
+            num_leaves=dealing.num_leaves, microbatches_per_leaf=size, in_rounds=dealing.in_rounds
+        )
+        check_schedules(schedules, whole)
+        self._schedule = schedules[mesh.data.rank]
         self._assembly = assembly
         self._norm = GradientNorm(self.shard_state, mesh, exact=self.spec.same_bits)
         self._partial = self.shard_state.partial_spans()
@@ -261,7 +265,7 @@ class Engine:
             self._carry_out(operation, progress)
         work.stamp(step, len(self._schedule), RankPhase.AT)
 
-    def _carry_out(self, operation: Operation, progress: _Progress) -> None:
+    def _carry_out(self, operation: LocalOperation, progress: _Progress) -> None:
         stage = self.assembly.stage
         match operation:
             case Forward(microbatch=microbatch):

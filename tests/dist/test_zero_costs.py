@@ -13,7 +13,8 @@ from small_engine import spec, started, work_of
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
-from remesh.parallel.plan.schedules import Vote, data_parallel_schedule
+from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
+from remesh.parallel.plan.schedules.operations import Vote
 from remesh.parallel.spec import Precision, ZeroSpec
 from remesh.parallel.step.vote import Ballot
 
@@ -44,7 +45,7 @@ def held(seat, stage, more):
     chosen = engine_spec(stage, **more)
     mesh = seat.mesh(Layout(dp=seat.size), chosen.zero.shard_size(seat.size))
     engine = started(mesh, chosen)
-    vote = data_parallel_schedule(engine.assembly.portion, 1).index(Vote())
+    vote = data_parallel_schedules(engine.assembly.dealing, 1)[seat.rank].index(Vote())
     at_vote = {}
 
     def stamp(_, operation, __):
