@@ -18,8 +18,9 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.dealing import deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
@@ -61,10 +62,18 @@ def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> l
 def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
     """Leaf gradients, each in a buffer of its own, to one sum on all ranks, in milliseconds."""
     group = mesh.data
-    leaves = deal(NUM_LEAVES, group.size)[group.rank]
+    dealing = deal_in_runs(NUM_LEAVES, group.size)
+    leaves = dealing.portions[group.rank]
     gradients = [torch.randn(size) for _ in leaves]
-    pieces = Pieces(size=size, num_shards=1, num_replicas=group.size)
-    tree = TreeSum(pieces, NUM_LEAVES, mesh, Workspace(torch.device("cpu")), torch.float32)
+    tree = TreeSum(
+        Lane(
+            pieces=Pieces(size=size, num_shards=1, num_replicas=group.size),
+            sharing=Sharing(data=group, shard=mesh.shard, replica=mesh.replica),
+            dealing=dealing,
+            workspace=Workspace(torch.device("cpu")),
+            dtype=torch.float32,
+        )
+    )
     buffers: list[torch.Tensor] = []
 
     def prepare() -> None:

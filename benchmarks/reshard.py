@@ -32,7 +32,6 @@ from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.shard_state import MOMENTS
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.optim.adamw import AdamWConfig
@@ -188,7 +187,7 @@ class Ours:
     def change(self) -> None:
         at_step = self.engine.at_step
         assert at_step is not None
-        share_state(self.other, self.tensor, self.engine.holding(), at_step)
+        self.other.share(self.engine.holding(), at_step)
 
 
 class Theirs:

@@ -38,7 +38,7 @@ from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.restore import SlotSource, share_state
+from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
@@ -205,7 +205,7 @@ class Case:
             wanted = [fragment for fragment, _ in fresh.fragments()]
             times: tuple[list[float], list[float]] = ([], [])
             for _ in range(5):
-                times[0].append(timed(lambda: share_state(fresh, self._mesh, None, step, [source])))
+                times[0].append(timed(lambda: fresh.share(None, step, [source])))
                 times[1].append(
                     timed(lambda: fresh.load(read_fragments(storage, ref, wanted), step))
                 )

@@ -1,10 +1,10 @@
 """What a rank computes, as values: all that a step depends on besides the data and the mesh."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
+from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.buckets import BUCKET_BYTES
@@ -41,22 +41,6 @@ class ZeroSpec:
     def shard_size(self, dp: int) -> int:
         """How many replicas hold one copy of the state together, of `dp`."""
         return shard_size(self.stage, self.group, dp)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recompute:
-    """What backward computes again instead of keeping it, in every `every`-th layer.
-
-    "attention" is the core attention; "full" keeps a layer's input only.
-    Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 5.
-    """
-
-    mode: Literal["none", "attention", "full"] = "none"
-    every: int = 1
-
-    def layers(self, mode: str, num_layers: int) -> range:
-        """The layers that this mode applies to."""
-        return range(0, num_layers if mode == self.mode else 0, self.every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,11 @@ from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.job import Job
+from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import EngineSpec, Precision, Recompute, ZeroSpec
+from remesh.parallel.spec import EngineSpec, Precision, ZeroSpec
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.warm_up import warm_up
 

@@ -40,14 +40,14 @@ from remesh.orchestrator.job.job import Job
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.shard_state import Holding
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
 from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
-from remesh.parallel.step.engine import Engine, Holding, StepResult, TokenBuffer, Work
+from remesh.parallel.step.engine import Engine, StepResult, TokenBuffer, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class Trainer:
         match order.restore:
             case PeerState(step=step):
                 if order.ranks_to_fill:
-                    self._share(order, mesh, holding, step)
+                    self._share(order, holding, step)
             case CheckpointState(step=step, name=name):
                 self._read(order, name)
             case FreshState():
@@ -189,11 +189,11 @@ class Trainer:
             )
         )
 
-    def _share(self, order: FormOrder, mesh: Mesh, holding: Holding | None, step: int) -> None:
+    def _share(self, order: FormOrder, holding: Holding | None, step: int) -> None:
         """Raises: Cancelled after RestoreFailed, as `_read`."""
         sources = [self._source(told) for told in order.slots]
         try:
-            share_state(self._parts.engine, mesh, holding, step, sources)
+            self._parts.engine.share(holding, step, sources)
         except SlotError as error:
             name, failure = error.slot, str(error)
         else:

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_to_all
 from remesh.parallel.groups.group import Group, PendingOperation
-from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource, read_slots
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.reshard import HeldFragment, Holder, Move, reshard_all
-from remesh.parallel.step.engine import Holding
 
 ROUND_BYTES = 8 * 2**20  # that a rank sends to another at once, unless a single box has more
 

@@ -15,14 +15,13 @@ from remesh.parallel.groups.collectives import all_gather
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.exchange import ROUND_BYTES, Exchange
-from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.cut import Held
-from remesh.parallel.step.engine import Engine, Holding
 
 
 def share_state(
-    engine: Engine,
+    target: ShardState,
     mesh: Mesh,
     holding: Holding | None,
     at_step: int,
@@ -30,31 +29,25 @@ def share_state(
     *,
     round_bytes: int = ROUND_BYTES,
 ) -> None:
-    """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
+    """Fills `target` with the state at `at_step`, of which the holdings of all ranks are parts.
 
-    All ranks call it, after `Engine.form`, with what they held before and the same slots. A rank
-    that has its part already keeps it. What arrives from ranks is copied, never received in place:
-    an exchange that is left behind may still write. A failed exchange leaves everyone with what it
-    held.
+    All ranks of the mesh call it with what they held before and the same slots; a holding of
+    another step counts for nothing. A rank that has its part already keeps it. What arrives from
+    ranks is copied, never received in place: an exchange that is left behind may still write.
 
-    Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
+    Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state. Then
+        every holding is as it was.
     """
     if holding is not None and holding.at_step != at_step:
         holding = None
-    try:
-        held = _announce(mesh.world, holding)
-        cut = engine.spec.cut(mesh.layout, mesh.shard.size)
-        wanted = {rank: cut.held_by(mesh.layout, rank) for rank in held}
-        lacking = {rank: one for rank, one in wanted.items() if held[rank] != one}
-        if lacking:
-            exchange = Exchange(engine.spec, mesh.world, held, lacking, slots, round_bytes)
-            exchange.run(holding, engine.shard_state)
-        if holding is not None and mesh.world.rank not in lacking:
-            _copy(holding.state, engine.shard_state)
-    except BaseException:
-        engine.put_back(holding)
-        raise
-    engine.loaded(at_step)
+    held = _announce(mesh.world, holding)
+    wanted = {rank: target.held.cut.held_by(mesh.layout, rank) for rank in held}
+    lacking = {rank: one for rank, one in wanted.items() if held[rank] != one}
+    if lacking:
+        exchange = Exchange(target.spec, mesh.world, held, lacking, slots, round_bytes)
+        exchange.run(holding, target)
+    if holding is not None and mesh.world.rank not in lacking:
+        _copy(holding.state, target)
 
 
 def _announce(group: Group, holding: Holding | None) -> dict[int, Held | None]:

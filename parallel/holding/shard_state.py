@@ -5,10 +5,12 @@ same memory.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from remesh.parallel.model.blocks import shared_parameters
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.optim.adamw import Shard
 from remesh.parallel.plan.buckets import Bucket, plan_buckets
@@ -29,6 +31,7 @@ class ShardState:
     """Plans and memory for what a rank holds. Values are those of no step before `draw`."""
 
     def __init__(self, spec: EngineSpec, held: Held, device: torch.device) -> None:
+        self.spec = spec
         self.held = held
         cut = held.cut
         self.shapes = parameter_shapes(spec.model)
@@ -117,12 +120,21 @@ class ShardState:
                 yield named, flat[part.start : part.start + found.num_elements].view(found.sizes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A rank's part of the state at a step, as some mesh asked for it."""
+
+    state: ShardState
+    at_step: int
+
+
 def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> tuple[Bucket, ...]:
     blocks = [
         {name: shares[name].local_shape for name in names}
         for names in block_parameters(spec.model).values()
     ]
-    return plan_buckets(blocks, max_elements, first_alone=spec.model.tied)
+    owners = {shared.owner for shared in shared_parameters(spec.model)}
+    return plan_buckets(blocks, max_elements, owners)
 
 
 def _shard(

@@ -5,10 +5,27 @@ the first call of a process, for its ties to the compiler, and 0.2 ms at every o
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """What backward computes again instead of keeping it, in every `every`-th layer.
+
+    "attention" is the core attention; "full" keeps a layer's input only.
+    Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 5.
+    """
+
+    mode: Literal["none", "attention", "full"] = "none"
+    every: int = 1
+
+    def applies(self, mode: str, layer: int) -> bool:
+        """Whether this layer is computed again in this way."""
+        return mode == self.mode and layer % self.every == 0
 
 
 def recomputed(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:

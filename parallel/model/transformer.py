@@ -1,12 +1,12 @@
 """A decoder-only transformer without parallel code: what is cut into shares goes through `Maths`.
 
-It can be run whole (`forward`) or block by block (`embed`, each of `layers`, `loss`), which lets
-whoever runs it fetch, free and recompute blocks in between.
+It can be run whole (`forward`) or block by block (`blocks`), which lets whoever runs it fetch, free
+and recompute blocks in between.
 
 Shapes: B sequences, T positions, C width, F ffn width, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -14,33 +14,58 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.attention import Attention, Rotary
+from remesh.parallel.model.blocks import ModelBlock
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
 from remesh.parallel.model.norms import residual_norm
+from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.model_config import ModelConfig
 
 _WHOLE = Whole()
+_NOTHING = Recompute()
 
 
 class Transformer(nn.Module):
     """Predicts the next token at each position. Parameters hold no values before `reset`."""
 
-    def __init__(self, config: ModelConfig, maths: Maths = _WHOLE, *, z_loss: float = 0.0) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        maths: Maths = _WHOLE,
+        *,
+        z_loss: float = 0.0,
+        recompute: Recompute = _NOTHING,
+    ) -> None:
         super().__init__()
         rotary = Rotary(config) if config.positions == "rope" else None
         layers = nn.ModuleList(Layer(config, maths, rotary) for _ in range(config.num_layers))
         self.config = config
         self.maths = maths
         self.z_loss = z_loss
+        self.recompute = recompute
         self.embedding = Table(config.vocab_size, config.width)
         self.positions = (
             Table(config.seq_len, config.width) if config.positions == "learned" else None
         )
         self.layers = cast("Sequence[Layer]", layers)
+        for number, layer in enumerate(self.layers):
+            layer.attention.recompute = recompute.applies("attention", number)
         self.norm = residual_norm(config)
         self.head = Linear(config.width, config.vocab_size)
         if config.tied:
             self.head.weight = self.embedding.weight
+
+    @property
+    def blocks(self) -> tuple[ModelBlock, ...]:
+        """As `block_parameters` lists their parameters: embedding, layers, head."""
+        layers = (
+            ModelBlock(
+                compute=_without_targets(layer), recomputed=self.recompute.applies("full", number)
+            )
+            for number, layer in enumerate(self.layers)
+        )
+        embedding = ModelBlock(compute=_without_targets(self.embed), reads_weights=False)
+        return (embedding, *layers, ModelBlock(compute=self._losses))
 
     def embed(self, tokens_BT: Tensor) -> Tensor:
         positions_TC = None if self.positions is None else self.positions.weight
@@ -76,6 +101,10 @@ class Transformer(nn.Module):
             module, _, own = name.rpartition(".")
             assert isinstance(self.get_parameter(name), nn.Parameter)
             setattr(self.get_submodule(module), own, parameter)
+
+    def _losses(self, x_BTC: Tensor, targets_BT: Tensor | None) -> Losses:
+        assert targets_BT is not None
+        return self.loss(x_BTC, targets_BT)
 
 
 class Layer(nn.Module):
@@ -125,3 +154,9 @@ class Table(nn.Module):
     def __init__(self, num_rows: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_rows, width))
+
+
+def _without_targets(
+    compute: Callable[[Tensor], Tensor],
+) -> Callable[[Tensor, Tensor | None], Tensor]:
+    return lambda x, _: compute(x)

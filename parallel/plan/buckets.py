@@ -6,7 +6,7 @@ overlap, so that the job says how large.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from remesh.parallel.plan.model_config import TensorShape
@@ -64,19 +64,19 @@ def plan_flat(shapes: Mapping[str, TensorShape]) -> FlatPlan:
 
 
 def plan_buckets(
-    blocks: Sequence[Mapping[str, TensorShape]], max_elements: int, *, first_alone: bool = False
+    blocks: Sequence[Mapping[str, TensorShape]], max_elements: int, alone: Collection[int] = ()
 ) -> tuple[Bucket, ...]:
     """Consecutive blocks are put together as long as a bucket stays within `max_elements`.
 
-    A block is never cut: one that is larger is a bucket of its own. `first_alone` keeps the first
-    block by itself, for an embedding that is the head's matrix too.
+    A block is never cut: one that is larger is a bucket of its own. Those of `alone` stay by
+    themselves, since other blocks need their parameters too.
     """
     spans: list[range] = []
     held = 0
     for number, shapes in enumerate(blocks):
         size = sum(_rounded(math.prod(shape)) for shape in shapes.values())
-        joins = bool(spans) and held + size <= max_elements
-        if joins and not (first_alone and spans[-1].start == 0):
+        kept_apart = number in alone or number - 1 in alone
+        if spans and held + size <= max_elements and not kept_apart:
             spans[-1] = range(spans[-1].start, number + 1)
             held += size
         else:
@@ -95,6 +95,19 @@ class Visit:
     needs: tuple[int, ...]
     prefetches: tuple[int, ...]
     releases: tuple[int, ...]
+
+
+def plan_phases(
+    needs: Sequence[frozenset[int]], reads_weights: Sequence[bool]
+) -> list[frozenset[int]]:
+    """The buckets of each phase of a pass: forward through blocks with these needs, then backward.
+
+    `reads_weights` tells of each block whether its backward does.
+    """
+    backward = [
+        now if reads else frozenset() for now, reads in zip(needs, reads_weights, strict=True)
+    ]
+    return [*needs, *reversed(backward)]
 
 
 def plan_visits(needs: Sequence[frozenset[int]]) -> tuple[Visit, ...]:

@@ -13,8 +13,8 @@ The alternative, dealing single microbatches and using a plain all_reduce, is fa
 in the collective and gives other bits at every number of ranks.
 """
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from remesh.parallel.plan.divisors import divisors
@@ -56,11 +56,22 @@ def worst_efficiency(num_leaves: int, max_dp: int) -> float:
     return min(efficiency(num_leaves, dp) for dp in range(1, max_dp + 1))
 
 
-def deal(num_leaves: int, dp: int) -> tuple[range, ...]:
-    """The span of leaves of each replica: contiguous, the first ones longer by one where uneven."""
-    length, longer = divmod(num_leaves, dp)
-    starts = [rank * length + min(rank, longer) for rank in range(dp + 1)]
-    return tuple(range(start, stop) for start, stop in pairwise(starts))
+def deal(num_leaves: int, dp: int, lengths: Sequence[int] = ()) -> tuple[range, ...]:
+    """The span of leaves of each replica: contiguous, and as long as `lengths` says.
+
+    Without lengths the first ones are longer by one where it cannot be even.
+    Raises: LayoutError if the lengths are not of so many replicas, or do not add up.
+    """
+    if not lengths:
+        length, longer = divmod(num_leaves, dp)
+        starts = [rank * length + min(rank, longer) for rank in range(dp + 1)]
+        return tuple(range(start, stop) for start, stop in pairwise(starts))
+    if len(lengths) != dp or sum(lengths) != num_leaves or min(lengths) < 0:
+        raise LayoutError(
+            f"{tuple(lengths)} leaves each do not deal {num_leaves} leaves to {dp} replicas; use "
+            f"{dp} counts that add up to {num_leaves}"
+        )
+    return tuple(range(start, stop) for start, stop in pairwise(accumulate(lengths, initial=0)))
 
 
 def join(left: range, right: range, num_leaves: int) -> range | None:
@@ -90,9 +101,9 @@ def push(
     stack.append(node)
 
 
-def aligned_nodes(span: range, num_leaves: int) -> tuple[range, ...]:
-    """The fewest nodes of the tree that make up `span`, from left to right."""
+def aligned_nodes(leaves: Sequence[int], num_leaves: int) -> tuple[range, ...]:
+    """The fewest nodes of the tree that make up these leaves, all from left to right."""
     stack: list[tuple[range, None]] = []
-    for leaf in span:
+    for leaf in leaves:
         push(stack, (range(leaf, leaf + 1), None), lambda *_: None, num_leaves)
     return tuple(node for node, _ in stack)

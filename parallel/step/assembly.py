@@ -1,21 +1,23 @@
 """Everything that a rank computes with in one mesh, put together around the state that it owns."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.model.blocks import SharedParameter, shared_parameters
 from remesh.parallel.model.linear import InPlaceGradient
 from remesh.parallel.model.maths import Maths, Whole
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.plan.buckets import Place, plan_visits, take_turns
+from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
+from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.schedules import Portion, contiguous_portion, streamed_portion
 from remesh.parallel.spec import EngineSpec
-from remesh.parallel.step.passes import Passes
-from remesh.parallel.sums.gradients import Accumulators, GradientSum, Slot
+from remesh.parallel.step.stage import Stage
+from remesh.parallel.sums.gradients import Accumulators, Contribution, GradientSum
+from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -25,9 +27,7 @@ from remesh.parallel.techniques.zero import Gathering, WorkingWeights, place_wei
 _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 _FREED_FROM = 3  # and no rank keeps all working weights
 
-EMBEDDING, HEAD = "embedding.weight", "head.weight"
-
-_SUMS: dict[tuple[bool, bool], Callable[..., GradientSum]] = {
+_SUMS: dict[tuple[bool, bool], Callable[[Lane], GradientSum]] = {
     (True, False): TreeSum,
     (True, True): StreamedTreeSum,
     (False, False): PlainSum,
@@ -36,49 +36,47 @@ _SUMS: dict[tuple[bool, bool], Callable[..., GradientSum]] = {
 
 
 class Assembly:
-    """Model, working weights and gradient sums of one rank in one mesh."""
+    """Model, working weights and gradient sums of one rank in one mesh.
 
-    def __init__(self, spec: EngineSpec, state: ShardState, mesh: Mesh) -> None:
+    `lengths` are the leaves of each replica, as even as can be if there are none.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, state: ShardState, mesh: Mesh, lengths: Sequence[int] = ()
+    ) -> None:
         self.spec = spec
         self.state = state
         self.mesh = mesh
+        self.dealing = _dealing(spec, mesh, lengths)
         self.workspace = Workspace(state.shards[0].values.device)
+        self._lanes = [self._lane(bucket.plan.size) for bucket in state.buckets]
         with torch.device("meta"):  # no memory: every parameter is replaced
-            self.model = Transformer(spec.model, _maths(spec, mesh), z_loss=spec.z_loss)
+            self.model = Transformer(
+                spec.model, _maths(spec, mesh), z_loss=spec.z_loss, recompute=spec.recompute
+            )
+        self.blocks = self.model.blocks
+        self.shared = shared_parameters(spec.model)
         self._frees = spec.zero.stage >= _FREED_FROM and not spec.zero.keep_gathered
-        visits = plan_visits(self._needs())
         masters = [shard.values for shard in state.shards]
-        turns = take_turns(visits) if self._frees else None
+        every_block = range(len(self.blocks))
+        turns = take_turns(self._visits(every_block)) if self._frees else None
         self.weights = place_weights(masters, mesh.shard, spec.precision.compute, turns)
-        slots = list(_slots(state, self.weights, tied=spec.model.tied))
-        for slot in slots:
-            self.model.install(slot.parameters)
+        contributions = list(_contributions(state, self.weights, self.shared))
+        for contribution in contributions:
+            self.model.install(contribution.parameters)
         self.model.to(self.workspace.device)
         self.accumulators = Accumulators(
-            slots,
-            [self._sum(slot) for slot in slots],
+            contributions,
+            [self._sum(contribution) for contribution in contributions],
             self.workspace,
             spec.precision.compute,
         )
-        self.passes = Passes(
-            self.model,
-            Gathering(self.weights, visits, frees=self._frees),
-            self.accumulators,
-            spec.recompute.layers("full", spec.model.num_layers),
-        )
-        for layer in spec.recompute.layers("attention", spec.model.num_layers):
-            self.model.layers[layer].attention.recompute = True
+        self.stage = self.stage_of(every_block)
 
-    @property
-    def portion(self) -> Portion:
-        """What this replica computes in each step."""
-        data = self.mesh.data
-        choose = streamed_portion if self.streams else contiguous_portion
-        return choose(self.spec.num_leaves, data.size, data.rank)
-
-    @property
-    def streams(self) -> bool:
-        return self.spec.zero.stage >= _STREAMED_FROM and self.mesh.shard.size > 1
+    def stage_of(self, span: range) -> Stage:
+        """A run of the model's blocks, as one stage."""
+        gathering = Gathering(self.weights, self._visits(span), frees=self._frees)
+        return Stage(self.blocks, span, gathering, self.accumulators)
 
     def expire(self) -> None:
         """The master weights have changed."""
@@ -94,24 +92,39 @@ class Assembly:
             "spare": self.workspace.spare_bytes,
         }
 
-    def _sum(self, slot: Slot) -> GradientSum:
-        pieces = Pieces(
-            size=slot.size,
-            num_shards=self.mesh.shard.size,
-            num_replicas=self.mesh.replica.size,
-        )
-        make = _SUMS[self.spec.same_bits, self.streams]
-        return make(
-            pieces, self.spec.num_leaves, self.mesh, self.workspace, self.spec.precision.gradient
+    def _sum(self, contribution: Contribution) -> GradientSum:
+        lane = self._lanes[contribution.bucket]
+        return _SUMS[self.spec.same_bits, lane.dealing.in_rounds](lane)
+
+    def _lane(self, size: int) -> Lane:
+        """All ranks with the same share of the model add up all of it."""
+        mesh = self.mesh
+        sharing = Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica)
+        return Lane(
+            pieces=Pieces(size=size, num_shards=mesh.shard.size, num_replicas=mesh.replica.size),
+            sharing=sharing,
+            dealing=self.dealing,
+            workspace=self.workspace,
+            dtype=self.spec.precision.gradient,
         )
 
-    def _needs(self) -> list[frozenset[int]]:
-        """The buckets of each phase. The embedding's backward needs no weights."""
+    def _visits(self, span: range) -> tuple[Visit, ...]:
+        """When a stage of these blocks needs which buckets."""
         of_block = {n: b for b, bucket in enumerate(self.state.buckets) for n in bucket.blocks}
-        blocks = [frozenset({of_block[n]}) for n in sorted(of_block)]
-        if self.spec.model.tied:
-            blocks[-1] |= blocks[0]
-        return [*blocks, *reversed(blocks[1:]), frozenset()]
+        needs = {number: {of_block[number]} for number in of_block}
+        for shared in self.shared:
+            needs[shared.user].add(of_block[shared.owner])
+        phases = plan_phases(
+            [frozenset(needs[number]) for number in span],
+            [self.blocks[number].reads_weights for number in span],
+        )
+        return plan_visits(phases)
+
+
+def _dealing(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
+    streams = spec.zero.stage >= _STREAMED_FROM and mesh.shard.size > 1
+    deal = deal_in_rounds if streams else deal_in_runs
+    return deal(spec.num_leaves, mesh.data.size, lengths)
 
 
 def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
@@ -120,12 +133,13 @@ def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
     return TensorParallel(mesh.tensor, sequence=spec.sequence, vocab_size=spec.model.vocab_size)
 
 
-def _slots(state: ShardState, weights: tuple[WorkingWeights, ...], *, tied: bool) -> Iterator[Slot]:
-    """One slot a bucket, and for a tied embedding one more with what the head adds to it."""
-    head_block = state.buckets[-1].blocks[-1]
+def _contributions(
+    state: ShardState, weights: tuple[WorkingWeights, ...], shared: Sequence[SharedParameter]
+) -> Iterator[Contribution]:
+    """What its own blocks add to each bucket, and what those add that share a parameter of it."""
     for number, (bucket, working) in enumerate(zip(state.buckets, weights, strict=True)):
         places = bucket.plan.places
-        yield Slot(
+        yield Contribution(
             bucket=number,
             size=bucket.plan.size,
             parameters={name: _parameter(working.full, place) for name, place in places.items()},
@@ -133,15 +147,17 @@ def _slots(state: ShardState, weights: tuple[WorkingWeights, ...], *, tied: bool
             first_block=bucket.blocks[0],
             last_block=bucket.blocks[-1],
         )
-        if tied and EMBEDDING in places:
-            yield Slot(
-                bucket=number,
-                size=bucket.plan.size,
-                parameters={HEAD: _parameter(working.full, places[EMBEDDING])},
-                places={HEAD: places[EMBEDDING]},
-                first_block=head_block,
-                last_block=head_block,
-            )
+        for one in shared:
+            if one.source in places:
+                place = places[one.source]
+                yield Contribution(
+                    bucket=number,
+                    size=bucket.plan.size,
+                    parameters={one.name: _parameter(working.full, place)},
+                    places={one.name: place},
+                    first_block=one.user,
+                    last_block=one.user,
+                )
 
 
 def _parameter(flat: Tensor, place: Place) -> nn.Parameter:

@@ -7,7 +7,7 @@ gradient is not finite on any rank is counted and skipped by all.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import assert_never
@@ -18,26 +18,29 @@ from torch import Tensor
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.holding.exchange import ROUND_BYTES
+from remesh.parallel.holding.restore import share_state
+from remesh.parallel.holding.shard_state import Holding, ShardState
+from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
-from remesh.parallel.plan.schedules import (
+from remesh.parallel.plan.schedules.check import WholeStep, check_schedules
+from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
+from remesh.parallel.plan.schedules.operations import (
     Backward,
     Forward,
     KeepCompany,
-    Operation,
+    LocalOperation,
     Reduce,
     Step,
     Vote,
-    check_schedule,
-    data_parallel_schedule,
 )
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.norm import GradientNorm
-from remesh.parallel.step.passes import Passage
+from remesh.parallel.step.stage import Passage
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, Outcome, vote
 from remesh.parallel.sums.partial import sum_partial_
 
@@ -111,14 +114,6 @@ class _Progress:
     result: StepResult | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A rank's part of the state at a step, as some mesh asked for it."""
-
-    state: ShardState
-    at_step: int
-
-
 class Engine:
     """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
 
@@ -132,16 +127,19 @@ class Engine:
         self._device = device or torch.device("cpu")
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
-        self._schedule: tuple[Operation, ...] = ()
+        self._schedule: tuple[LocalOperation, ...] = ()
+        self._lengths: Sequence[int] = ()
         self._tokens: TokenBuffer = np.empty(
             (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
         )
 
-    def form(self, mesh: Mesh) -> None:
+    def form(self, mesh: Mesh, lengths: Sequence[int] = ()) -> None:
         """Prepares for steps in this mesh. State that this rank holds in the mesh is kept.
 
-        Raises: LayoutError if the model cannot be cut so.
+        `lengths` are the leaves that each replica computes, as even as can be if there are none.
+        Raises: LayoutError if the model cannot be cut, or its leaves not be dealt so.
         """
+        self._lengths = lengths
         cut = self.spec.cut(mesh.layout, mesh.shard.size)
         held = cut.held_by(mesh.layout, mesh.world.rank)
         if self._state is None or self._state.held != held:
@@ -209,6 +207,29 @@ class Engine:
         if holding is not None:
             self._state, self.at_step = holding.state, holding.at_step
 
+    def share(
+        self,
+        holding: Holding | None,
+        at_step: int,
+        slots: Sequence[SlotSource] = (),
+        *,
+        round_bytes: int = ROUND_BYTES,
+    ) -> None:
+        """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
+
+        All ranks call it, after `form`, with what they held before and the same slots. If it fails,
+        each is left with what it held of that step.
+
+        Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
+        """
+        mesh, target = self.assembly.mesh, self.shard_state
+        try:
+            share_state(target, mesh, holding, at_step, slots, round_bytes=round_bytes)
+        except BaseException:
+            self.put_back(holding if holding and holding.at_step == at_step else None)
+            raise
+        self.loaded(at_step)
+
     def loaded(self, at_step: int) -> None:
         """Says that the fragments hold the state at this step now."""
         if self._assembly:
@@ -223,10 +244,14 @@ class Engine:
         return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
 
     def _assemble(self, mesh: Mesh) -> None:
-        assembly = Assembly(self.spec, self.shard_state, mesh)
-        portion, size = assembly.portion, self.spec.microbatches_per_leaf
-        self._schedule = data_parallel_schedule(portion, size)
-        check_schedule(self._schedule, portion, size)
+        assembly = Assembly(self.spec, self.shard_state, mesh, self._lengths)
+        dealing, size = assembly.dealing, self.spec.microbatches_per_leaf
+        schedules = data_parallel_schedules(dealing, size)
+        whole = WholeStep(
+            num_leaves=dealing.num_leaves, microbatches_per_leaf=size, in_rounds=dealing.in_rounds
+        )
+        check_schedules(schedules, whole)
+        self._schedule = schedules[mesh.data.rank]
         self._assembly = assembly
         self._norm = GradientNorm(self.shard_state, mesh, exact=self.spec.same_bits)
         self._partial = self.shard_state.partial_spans()
@@ -240,15 +265,16 @@ class Engine:
             self._carry_out(operation, progress)
         work.stamp(step, len(self._schedule), RankPhase.AT)
 
-    def _carry_out(self, operation: Operation, progress: _Progress) -> None:
-        passes = self.assembly.passes
+    def _carry_out(self, operation: LocalOperation, progress: _Progress) -> None:
+        stage = self.assembly.stage
         match operation:
             case Forward(microbatch=microbatch):
                 self._forward(microbatch, progress)
             case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
-                passes.backward(progress.passages.pop(microbatch), leaf, ends_leaf=ends_leaf)
+                passage = progress.passages.pop(microbatch)
+                stage.backward(passage, None, leaf, ends_leaf=ends_leaf)
             case KeepCompany():
-                passes.keep_company(self.spec.microbatches_per_leaf)
+                stage.keep_company(self.spec.microbatches_per_leaf)
             case Reduce():
                 progress.gradients = self.assembly.accumulators.finish()
                 sum_partial_(progress.work.mesh.tensor, progress.gradients, self._partial)
@@ -264,7 +290,8 @@ class Engine:
         first = microbatch * self.spec.microbatch
         high, low, count = progress.work.fill(first, self._tokens)
         tokens = torch.from_numpy(self._tokens.astype(np.int64)).to(self._device)
-        passage = self.assembly.passes.forward(tokens[:, :-1], tokens[:, 1:])
+        passage = self.assembly.stage.forward(tokens[:, :-1], tokens[:, 1:])
+        assert passage.losses
         progress.passages[microbatch] = passage
         value = passage.losses.cross_entropy.item()
         ballot.nonfinite += not math.isfinite(value)

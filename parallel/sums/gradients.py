@@ -1,8 +1,8 @@
 """Where backward puts gradients, and how those of a whole step become the sum that a rank owns.
 
-An accumulator is a flat buffer for the gradients of one bucket. A tied embedding has two: what the
-head adds and what the embedding adds meet only after the sums over all leaves, whether or not the
-two are on the same rank.
+An accumulator is a flat buffer for the gradients of one bucket. Where two blocks share a parameter
+there are two: what the one adds and what the other adds meet only after the sums over all leaves,
+whether or not the two are on the same rank.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class GradientSum(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Contribution:
     """Parameters of the model and their places in an accumulator of `size` elements.
 
     Blocks from `first_block` to `last_block` contribute; backward comes to the first one last.
@@ -53,16 +53,16 @@ class Slot:
 
 
 class Accumulators:
-    """The gradients of one step. `sums` belong to `slots`, one each."""
+    """The gradients of one step. `sums` belong to `contributions`, one each."""
 
     def __init__(
         self,
-        slots: Sequence[Slot],
+        contributions: Sequence[Contribution],
         sums: Sequence[GradientSum],
         workspace: Workspace,
         compute: torch.dtype,
     ) -> None:
-        self._slots = slots
+        self._contributions = contributions
         self._sums = sums
         self._workspace = workspace
         self._compute = compute
@@ -72,25 +72,25 @@ class Accumulators:
 
     def open(self, block: int) -> None:
         """Makes room for the gradients of a block whose backward comes next."""
-        for number, slot in enumerate(self._slots):
-            if slot.last_block != block:
+        for number, contribution in enumerate(self._contributions):
+            if contribution.last_block != block:
                 continue
             if number not in self._buffers:
                 self._buffers[number] = self._sums[number].take()
                 if self._buffers[number].dtype == self._compute:
-                    _point(slot, self._buffers[number])
+                    _point(contribution, self._buffers[number])
             if self._buffers[number].dtype != self._compute:
                 size = self._buffers[number].numel()
                 self._scratch[number] = self._workspace.take_zeros(size, self._compute)
-                _point(slot, self._scratch[number])
+                _point(contribution, self._scratch[number])
 
     def close(self, block: int, leaf: int | None, *, ends_leaf: bool) -> None:
         """After the backward of a block: what it completes is added up and sent on its way.
 
         `leaf` is None on a rank that only keeps the others company. Raises: Cancelled, GroupError.
         """
-        for number, slot in enumerate(self._slots):
-            if slot.first_block == block:
+        for number, contribution in enumerate(self._contributions):
+            if contribution.first_block == block:
                 self._take_in_scratch(number)
                 if ends_leaf:
                     self._add(number, leaf)
@@ -100,12 +100,12 @@ class Accumulators:
         while self._started:
             self._started.popleft().advance()
         totals: dict[int, Tensor] = {}
-        for slot, gradient_sum in zip(self._slots, self._sums, strict=True):
+        for contribution, gradient_sum in zip(self._contributions, self._sums, strict=True):
             total = gradient_sum.total()
-            if slot.bucket in totals:
-                totals[slot.bucket].add_(total)
+            if contribution.bucket in totals:
+                totals[contribution.bucket].add_(total)
             else:
-                totals[slot.bucket] = total
+                totals[contribution.bucket] = total
         return [totals[bucket] for bucket in sorted(totals)]
 
     def clear(self) -> None:
@@ -130,8 +130,8 @@ class Accumulators:
             self._started.popleft().advance()
 
 
-def _point(slot: Slot, flat: Tensor) -> None:
+def _point(contribution: Contribution, flat: Tensor) -> None:
     """Has the next backward add to `flat`."""
-    for name, parameter in slot.parameters.items():
-        place = slot.places[name]
+    for name, parameter in contribution.parameters.items():
+        place = contribution.places[name]
         parameter.grad = flat[place.start : place.stop].view(place.shape)

@@ -9,113 +9,102 @@ same nodes in the same order.
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_gather, start_all_reduce_, start_all_to_all
 from remesh.parallel.groups.group import PendingOperation
-from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.plan.leaves import aligned_nodes, deal, push
+from remesh.parallel.plan.leaves import aligned_nodes, push
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.sums.workspace import Workspace
+from remesh.parallel.sums.lane import Lane
 
 TreeNode = tuple[range, Tensor]
 
 
 class TreeSum:
-    """Sums of one bucket; every rank adds the leaves that `deal` gives it, then all exchange.
+    """Sums of one bucket; every rank adds its leaves, then all exchange nodes.
 
     Use: `take` and `add` for each leaf in order, `advance` after the last `add`, `total`.
     """
 
-    def __init__(
-        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
-    ) -> None:
-        spans = deal(num_leaves, mesh.data.size)
-        self._pieces = pieces
-        self._num_leaves = num_leaves
-        self._mesh = mesh
-        self._workspace = workspace
-        self._dtype = dtype
-        self._nodes_of_ranks = [aligned_nodes(span, num_leaves) for span in spans]
-        self._last_leaf = spans[mesh.data.rank].stop - 1 if spans[mesh.data.rank] else None
+    def __init__(self, lane: Lane) -> None:
+        dealing = lane.dealing
+        self._lane = lane
+        self._num_leaves = dealing.num_leaves
+        self._nodes_of_ranks = [
+            aligned_nodes(portion, dealing.num_leaves) for portion in dealing.portions
+        ]
         self._nodes: list[TreeNode] = []
         self._received: Tensor | None = None
         self._packed: Tensor | None = None
         self._operation = PendingOperation()
 
     def take(self) -> Tensor:
-        """Zeros for the next leaf, with room for padding at the end."""
-        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
+        return self._lane.take_zeros()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         """Takes a buffer back with the gradient of `leaf`; True if that starts the exchange.
 
         A rank without any leaf calls it once, with nothing. Raises: Cancelled, GroupError.
         """
-        if leaf is not None and gradient is not None:
-            node = (range(leaf, leaf + 1), gradient)
+        own = self._lane.dealing.leaf(leaf)
+        if own is not None and gradient is not None:
+            node = (range(own, own + 1), gradient)
             push(self._nodes, node, self._joined, self._num_leaves)
-        if leaf == self._last_leaf:
+        if own == self._lane.last_leaf:
             self._start()
-        return leaf == self._last_leaf
+        return own == self._lane.last_leaf
 
     def advance(self) -> None:
         """Finishes the exchange, adds up the own piece, and starts to gather the shard."""
         self._operation.wait()
         if self._received is None:
             return
-        piece = self._add_up(self._received.view(-1, self._pieces.piece_size))
-        shard = self._home()[: piece.numel() * self._mesh.replica.size]
-        self._operation = start_all_gather(self._mesh.replica, shard, piece)
+        piece = self._add_up(self._received.view(-1, self._lane.pieces.piece_size))
+        shard = self._home()[: piece.numel() * self._lane.sharing.replica.size]
+        self._operation = start_all_gather(self._lane.sharing.replica, shard, piece)
         for buffer in (self._received, self._packed):  # the own piece lies in the shard by now
             if buffer is not None:
-                self._workspace.give(buffer)
+                self._lane.workspace.give(buffer)
         self._received = self._packed = None
 
     def total(self) -> Tensor:
         """The own shard of the sum over all leaves of all ranks. Valid until `clear`."""
         self._operation.wait()
-        return self._home()[: self._pieces.shard_size]
+        return self._home()[: self._lane.pieces.shard_size]
 
     def clear(self) -> None:
         """Ends the step."""
         for _, buffer in self._nodes:
-            self._workspace.give(buffer)
+            self._lane.workspace.give(buffer)
         self._nodes.clear()
 
     def _start(self) -> None:
         """Sends each rank its piece of every node. Two ranks with a node each just add them."""
-        data = self._mesh.data
+        data, pieces = self._lane.sharing.data, self._lane.pieces
+        counts = [len(nodes) for nodes in self._nodes_of_ranks]
         if data.size == 1:
             return
-        if self._pieces.num_shards == 1 and [len(nodes) for nodes in self._nodes_of_ranks] == [
-            1,
-            1,
-        ]:
+        if pieces.num_shards == 1 and counts == [1, 1]:
             self._operation = start_all_reduce_(data, self._nodes[0][1])
             return
-        piece_size, own = self._pieces.piece_size, len(self._nodes)
-        num_received = sum(len(nodes) for nodes in self._nodes_of_ranks)
-        self._received = self._workspace.take(num_received * piece_size, self._dtype)
+        self._received = self._lane.take(sum(counts) * pieces.piece_size)
         self._operation = start_all_to_all(
             data,
             self._received,
             self._pack(),
-            [len(nodes) * piece_size for nodes in self._nodes_of_ranks],
-            [own * piece_size] * data.size,
+            [count * pieces.piece_size for count in counts],
+            [len(self._nodes) * pieces.piece_size] * data.size,
         )
 
     def _pack(self) -> Tensor:
         """Pieces of all nodes by destination; a single node may lie so already."""
-        if len(self._nodes) == 1 and self._pieces.in_order:
+        pieces = self._lane.pieces
+        if len(self._nodes) == 1 and pieces.in_order:
             return self._nodes[0][1]
-        num_pieces, piece_size = self._pieces.num_pieces, self._pieces.piece_size
-        size = len(self._nodes) * num_pieces * piece_size
-        self._packed = self._workspace.take(size, self._dtype)
-        rows = self._packed.view(num_pieces, len(self._nodes), piece_size)
+        self._packed = self._lane.take(len(self._nodes) * pieces.num_pieces * pieces.piece_size)
+        rows = self._packed.view(pieces.num_pieces, len(self._nodes), pieces.piece_size)
         for number, (_, gradient) in enumerate(self._nodes):
-            copy_by_destination(rows[:, number], gradient, self._pieces)
+            copy_by_destination(rows[:, number], gradient, pieces)
         return self._packed
 
     def _home(self) -> Tensor:
@@ -127,33 +116,28 @@ class TreeSum:
     def _add_up(self, rows: Tensor) -> Tensor:
         stack: list[TreeNode] = []
         spans = [span for nodes in self._nodes_of_ranks for span in nodes]
-        for span, row in zip(spans, rows, strict=True):
+        found = sorted(zip(spans, rows, strict=True), key=lambda node: node[0].start)
+        for span, row in found:
             push(stack, (span, row), Tensor.add_, self._num_leaves)
         [(_, piece)] = stack
         return piece
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
-        self._workspace.give(right)
+        self._lane.workspace.give(right)
         return left
 
 
 class StreamedTreeSum:
     """Sums of one bucket, exchanged leaf by leaf, for gradients that no rank keeps whole.
 
-    In round i the rank at position d on dp adds leaf i * dp + d, if there is one: so leaves arrive
-    at the owner of a piece in the tree's order, and siblings together. Use as TreeSum, with
-    `advance` after every `add`.
+    In each round neighbouring ranks add neighbouring leaves: so they arrive at the owner of a piece
+    in the tree's order, and siblings together. Use as TreeSum, with `advance` after every `add`.
     """
 
-    def __init__(
-        self, pieces: Pieces, num_leaves: int, mesh: Mesh, workspace: Workspace, dtype: torch.dtype
-    ) -> None:
-        self._pieces = pieces
-        self._num_leaves = num_leaves
-        self._mesh = mesh
-        self._workspace = workspace
-        self._dtype = dtype
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._num_leaves = lane.dealing.num_leaves
         self._round = 0
         self._nodes: list[TreeNode] = []
         self._sent: list[Tensor] = []
@@ -161,19 +145,20 @@ class StreamedTreeSum:
         self._operation = PendingOperation()
 
     def take(self) -> Tensor:
-        return self._workspace.take_zeros(self._pieces.padded_size, self._dtype)
+        return self._lane.take_zeros()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         """Sends the pieces of a leaf to their owners; None for a round without one. Always True."""
-        data, piece_size = self._mesh.data, self._pieces.piece_size
-        self._received = self._workspace.take(len(self._leaves()) * piece_size, self._dtype)
+        data, piece_size = self._lane.sharing.data, self._lane.pieces.piece_size
+        leaves = self._lane.dealing.round(self._round)
+        self._received = self._lane.take((len(leaves) - leaves.count(None)) * piece_size)
         self._sent = [] if gradient is None else [gradient, *self._packed(gradient)]
         sent = self._sent[-1] if self._sent else self._received[:0]
         self._operation = start_all_to_all(
             data,
             self._received,
             sent,
-            [piece_size * (rank < len(self._leaves())) for rank in range(data.size)],
+            [piece_size * (other is not None) for other in leaves],
             [piece_size * (leaf is not None)] * data.size,
         )
         return True
@@ -182,47 +167,43 @@ class StreamedTreeSum:
         """Takes in what has arrived in this round."""
         self._operation.wait()
         assert self._received is not None
-        rows = self._received.view(-1, self._pieces.piece_size)
-        for leaf, row in zip(self._leaves(), rows, strict=True):
+        rows = self._received.view(-1, self._lane.pieces.piece_size)
+        leaves = [leaf for leaf in self._lane.dealing.round(self._round) if leaf is not None]
+        for leaf, row in zip(leaves, rows, strict=True):
             push(self._nodes, (range(leaf, leaf + 1), row), self._joined, self._num_leaves)
         self._nodes = [self._kept(node) for node in self._nodes]
         for buffer in (*self._sent, self._received):
-            self._workspace.give(buffer)
+            self._lane.workspace.give(buffer)
         self._sent, self._received = [], None
         self._round += 1
 
     def total(self) -> Tensor:
         [(_, piece)] = self._nodes
-        replica = self._mesh.replica
+        replica = self._lane.sharing.replica
         if replica.size > 1:
-            shard = self._workspace.take(replica.size * self._pieces.piece_size, self._dtype)
+            shard = self._lane.take(replica.size * self._lane.pieces.piece_size)
             start_all_gather(replica, shard, piece).wait()
-            self._workspace.give(piece)
+            self._lane.workspace.give(piece)
             self._nodes = [(range(self._num_leaves), shard)]
-        return self._nodes[0][1][: self._pieces.shard_size]
+        return self._nodes[0][1][: self._lane.pieces.shard_size]
 
     def clear(self) -> None:
         for _, buffer in self._nodes:
-            self._workspace.give(buffer)
+            self._lane.workspace.give(buffer)
         self._nodes, self._round = [], 0
 
-    def _leaves(self) -> range:
-        """The leaves of this round, one a rank from the first on."""
-        first = self._round * self._mesh.data.size
-        return range(first, min(first + self._mesh.data.size, self._num_leaves))
-
     def _packed(self, gradient: Tensor) -> Sequence[Tensor]:
-        if self._pieces.in_order:
+        pieces = self._lane.pieces
+        if pieces.in_order:
             return ()
-        size = self._pieces.num_pieces * self._pieces.piece_size
-        packed = self._workspace.take(size, self._dtype)
-        copy_by_destination(packed.view(self._pieces.num_pieces, -1), gradient, self._pieces)
+        packed = self._lane.take(pieces.num_pieces * pieces.piece_size)
+        copy_by_destination(packed.view(pieces.num_pieces, -1), gradient, pieces)
         return (packed,)
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
         if not self._is_received(right):
-            self._workspace.give(right)
+            self._lane.workspace.give(right)
         return left
 
     def _kept(self, node: TreeNode) -> TreeNode:
@@ -230,7 +211,7 @@ class StreamedTreeSum:
         span, row = node
         if not self._is_received(row):
             return node
-        kept = self._workspace.take(self._pieces.piece_size, self._dtype)
+        kept = self._lane.take(self._lane.pieces.piece_size)
         return span, kept.copy_(row)
 
     def _is_received(self, row: Tensor) -> bool:

@@ -41,7 +41,7 @@ def logits_of(engine, mesh, tokens_BT):
     model = shadow.assembly.model
     model.maths = Recording(model.maths)
     tokens_BT = torch.from_numpy(tokens_BT)
-    shadow.assembly.passes.forward(tokens_BT, tokens_BT)
+    shadow.assembly.stage.forward(tokens_BT, tokens_BT)
     return model.maths.logits_BTV.numpy()
 
 

@@ -7,7 +7,9 @@ from small_engine import MODEL, spec, started, state_hash, work_of
 from remesh.data.digest import StepDigest
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.step.engine import RankPhase
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.step.engine import Engine, RankPhase
 
 
 def train(seat, num_leaves, num_steps):
@@ -28,6 +30,26 @@ def test_losses_norms_and_state_are_the_same_bits_at_every_dp(pool, num_leaves):
     for size in (2, 3, 4, 5, 7, 8):
         for outcome in pool.run(train, size, num_leaves, 4):
             assert outcome == expected, size
+
+
+def train_unevenly(seat, lengths, zero):
+    mesh = seat.mesh(Layout(dp=seat.size), zero.shard_size(seat.size))
+    engine = Engine(spec(12, 2, zero=zero))
+    engine.form(mesh, lengths)
+    engine.reset()
+    results = [engine.step(k, work_of(mesh, k)) for k in (1, 2)]
+    mesh.close()
+    return results, state_hash(engine) if zero.stage == 0 else None
+
+
+@pytest.mark.parametrize("lengths", [(8, 4), (1, 5, 6), (0, 12)])
+def test_slow_replicas_may_compute_fewer_leaves(pool, lengths):
+    [expected] = pool.run(train, 1, 12, 2)
+    shared = [ZeroSpec(stage=stage, bucket_bytes=1 << 14) for stage in (1, 2, 3)]
+    for zero in (ZeroSpec(), *shared):
+        for results, state in pool.run(train_unevenly, len(lengths), lengths, zero):
+            assert results == expected[0]
+            assert state in (None, expected[1])
 
 
 def test_more_ranks_than_leaves_are_legal(pool):

@@ -9,10 +9,11 @@ from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.dealing import deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, outcome, vote
+from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
@@ -56,8 +57,16 @@ def masked_gradient(seat, targets):
         seat.rank * len(targets) // seat.size : (seat.rank + 1) * len(targets) // seat.size
     ]
     mesh = seat.mesh()
-    pieces = Pieces(size=64, num_shards=1, num_replicas=seat.size)
-    tree = TreeSum(pieces, len(targets), mesh, Workspace(weight.device), torch.float32)
+    dealing = deal_in_runs(len(targets), seat.size)
+    tree = TreeSum(
+        Lane(
+            pieces=Pieces(size=64, num_shards=1, num_replicas=seat.size),
+            sharing=Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica),
+            dealing=dealing,
+            workspace=Workspace(weight.device),
+            dtype=torch.float32,
+        )
+    )
     counted = Ballot()
     for number, row in enumerate(own):
         inputs = torch.arange(3.0 * len(row)).view(1, -1, 3) / 10
@@ -67,7 +76,7 @@ def masked_gradient(seat, targets):
         counted.tokens += losses.num_tokens
         buffer = tree.take()
         buffer[:12] = gradient.flatten()
-        tree.add(deal(len(targets), seat.size)[seat.rank].start + number, buffer)
+        tree.add(dealing.portions[seat.rank][number], buffer)
     tree.advance()
     total = tree.total()
     result = vote(mesh.world, counted)

@@ -9,11 +9,12 @@ import pytest
 import torch
 from small_engine import filler, formed, spec, work_of, zero
 
+from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import Precision, Recompute, ZeroSpec
+from remesh.parallel.spec import Precision, ZeroSpec
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
 NUM_STEPS = 5

@@ -13,7 +13,6 @@ from small_engine import started, state_hash, work_of
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.holding.restore import share_state
 from remesh.parallel.plan.errors import Cancelled, GroupError
 
 NUM_STEPS = 8
@@ -66,7 +65,7 @@ def survive(seat, number, fatal_step, fatal_operation):
     collectives.all_reduce_(mesh.world, stood, "max")
     newest, oldest = stood.tolist()
     assert newest + oldest <= 1
-    share_state(engine, mesh, holding, newest)
+    engine.share(holding, newest)
     losses |= train(engine, mesh)
     mesh.close()
     return holding.at_step, losses, state_hash(engine)

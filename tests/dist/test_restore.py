@@ -8,7 +8,6 @@ import torch
 from small_engine import spec, started, state_hash, work_of, zero
 
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.restore import share_state
 from remesh.parallel.plan.errors import GroupError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
@@ -31,7 +30,7 @@ def join_late(seat):
     mesh = seat.mesh()
     holding = engine.holding()
     engine.form(mesh)
-    share_state(engine, mesh, holding, 3)
+    engine.share(holding, 3)
     joined = (engine.at_step, state_hash(engine))
     result = engine.step(4, work_of(mesh, 4))
     mesh.close()
@@ -51,7 +50,7 @@ def receive_half(seat):
     if seat.rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     with contextlib.suppress(GroupError):
-        share_state(engine, mesh, engine.holding(), 5)
+        engine.share(engine.holding(), 5)
     mesh.close()
     return engine.at_step
 
@@ -87,7 +86,7 @@ def change_layouts(seat, names):
             mesh = part.mesh(layout, zero.shard_size(layout.dp), generation=generation)
             fresh.form(mesh)
             if step:
-                share_state(fresh, mesh, holding, step, round_bytes=3000)
+                fresh.share(holding, step, round_bytes=3000)
             else:
                 fresh.reset()
             losses += [fresh.step(k, work_of(mesh, k)).loss for k in (step + 1, step + 2)]
@@ -150,7 +149,7 @@ def lose_a_shard(seat):
     holding = engine.holding()
     engine.form(mesh)
     try:
-        share_state(engine, mesh, holding, 0)
+        engine.share(holding, 0)
     except ReshardError as error:
         text = str(error)
     mesh.close()

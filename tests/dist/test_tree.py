@@ -5,10 +5,11 @@ import torch
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import deal
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.schedules import contiguous_portion, streamed_portion
+from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -23,18 +24,36 @@ def leaf_gradients(num_leaves, size):
     return torch.randn(num_leaves, size, generator=generator) * scales
 
 
-def add_up(seat, kind, num_leaves, size, num_shards):
+def sharing_of(mesh):
+    return Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica)
+
+
+def lane_of(sharing, size, dealing):
+    pieces = Pieces(size=size, num_shards=sharing.shard.size, num_replicas=sharing.replica.size)
+    return Lane(
+        pieces=pieces,
+        sharing=sharing,
+        dealing=dealing,
+        workspace=Workspace(CPU),
+        dtype=torch.float32,
+    )
+
+
+def dealing_of(kind, *dealt, **how):
+    streams = kind in (StreamedTreeSum, StreamedPlainSum)
+    return (deal_in_rounds if streams else deal_in_runs)(*dealt, **how)
+
+
+def add_up(seat, kind, num_leaves, size, num_shards, lengths=()):
     """The rank's shard without padding, twice: the second time in used buffers."""
     mesh = seat.mesh(Layout(dp=seat.size), num_shards)
     gradients = leaf_gradients(num_leaves, size)
-    pieces = Pieces(size=size, num_shards=num_shards, num_replicas=seat.size // num_shards)
-    gradient_sum = kind(pieces, num_leaves, mesh, Workspace(CPU), torch.float32)
-    streams = kind in (StreamedTreeSum, StreamedPlainSum)
-    choose = streamed_portion if streams else contiguous_portion
-    portion = choose(num_leaves, seat.size, seat.rank)
+    dealing = dealing_of(kind, num_leaves, seat.size, lengths)
+    lane = lane_of(sharing_of(mesh), size, dealing)
+    pieces, gradient_sum = lane.pieces, kind(lane)
     totals = []
     for _ in range(2):
-        for leaf in [*portion.leaves, *[None] * portion.num_idle]:
+        for leaf in [*dealing.portions[seat.rank], *[None] * dealing.num_idle(seat.rank)]:
             buffer = None if leaf is None else gradient_sum.take()
             if leaf is not None:
                 buffer[:size] += gradients[leaf]
@@ -76,6 +95,79 @@ def test_so_it_has_under_hybrid_sharding(pool, kind, ranks, num_shards):
     assert torch.equal(put_together(outcomes), expected)
 
 
+@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize("lengths", [(5, 2), (1, 6), (0, 7), (4, 1, 2), (3, 0, 4), (2, 3, 1, 1)])
+def test_so_it_has_where_slow_ranks_add_fewer_leaves(pool, kind, lengths):
+    ranks = len(lengths)
+    [(_, expected)] = pool.run(add_up, 1, TreeSum, 7, 64 * 9, 1)
+    for num_shards in {1, ranks} if kind is TreeSum else {ranks}:
+        outcomes = pool.run(add_up, ranks, kind, 7, 64 * 9, num_shards, lengths)
+        assert torch.equal(put_together(outcomes), expected)
+
+
+def expert_gradient(unit, place, size):
+    """What the experts at one place of an expert group get from a run of leaves."""
+    return leaf_gradients(16, size)[2 * unit + place] * 3
+
+
+def add_two_lanes(seat, kind, num_leaves, sharded):
+    """A dense bucket over all ranks, and one of experts over every second, by runs of two leaves.
+
+    The rank's shards of both sums; experts lie at two places.
+    """
+    mesh = seat.mesh(Layout(dp=seat.size, ep=2), 2)
+    alone = Mesh.alone().world
+    dense = dealing_of(kind, num_leaves, seat.size, together=2)
+    experts, others = mesh.replica, (mesh.shard, mesh.replica)
+    shard, replica = (experts, alone) if sharded else (alone, experts)
+    lanes = [
+        lane_of(Sharing(data=mesh.data, shard=others[0], replica=others[1]), 64 * 5, dense),
+        lane_of(Sharing(data=experts, shard=shard, replica=replica), 64 * 3, dense.by_runs(2)),
+    ]
+    sums = [kind(lane) for lane in lanes]
+    place = seat.rank % 2
+    for leaf in [*dense.portions[seat.rank], *[None] * dense.num_idle(seat.rank)]:
+        buffers = [None, None] if leaf is None else [one.take() for one in sums]
+        if leaf is not None:
+            buffers[0][: 64 * 5] += leaf_gradients(num_leaves, 64 * 5)[leaf]
+            buffers[1][: 64 * 3] += expert_gradient(leaf // 2, place, 64 * 3)
+        for one, buffer in zip(sums, buffers, strict=True):
+            if one.add(leaf, buffer):
+                one.advance()
+    places = [mesh.shard.rank, (place, shard.rank)]
+    totals = [
+        one.total()[: len(lane.pieces.shard(lane.sharing.shard.rank))].clone()
+        for one, lane in zip(sums, lanes, strict=True)
+    ]
+    mesh.close()
+    return list(zip(places, totals, strict=True))
+
+
+@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize("num_leaves", [8, 12])
+def test_lanes_of_dense_and_of_expert_buckets_keep_their_bits_side_by_side(pool, kind, num_leaves):
+    """Two expert groups or four: experts are added by fewer ranks, in a tree of half the leaves."""
+    [(_, dense)] = pool.run(add_up, 1, TreeSum, num_leaves, 64 * 5, 1)
+    units = num_leaves // 2
+    for ranks, sharded in ((2, True), (4, False), (4, True), (6, True), (8, False), (8, True)):
+        if kind is StreamedTreeSum and not sharded:
+            continue  # nobody streams what all keep
+        found = pool.run(add_two_lanes, ranks, kind, num_leaves, sharded)
+        assert torch.equal(put_together([both[0] for both in found]), dense), ranks
+        for place in (0, 1):
+            shards = [(at[1], total) for _, (at, total) in found if at[0] == place]
+            expected = tree_of([expert_gradient(unit, place, 64 * 3) for unit in range(units)])
+            assert torch.equal(put_together(shards), expected), (ranks, sharded, place)
+
+
+def tree_of(values):
+    """The aligned tree over a power of two, absent leaves left out."""
+    while len(values) > 1:
+        pairs = [values[n : n + 2] for n in range(0, len(values), 2)]
+        values = [pair[0] + pair[1] if len(pair) == 2 else pair[0] for pair in pairs]
+    return values[0]
+
+
 @pytest.mark.parametrize("kind", [PlainSum, StreamedPlainSum])
 @pytest.mark.parametrize(("ranks", "num_shards"), [(1, 1), (3, 1), (3, 3), (4, 2), (5, 5)])
 def test_plain_sums_are_sums(pool, kind, ranks, num_shards):
@@ -94,8 +186,8 @@ def test_a_plain_all_reduce_has_other_bits_at_every_number_of_ranks(pool):
 
 def average(seat, kind, num_shards):
     mesh = seat.mesh(Layout(dp=4), num_shards)
-    pieces = Pieces(size=64, num_shards=num_shards, num_replicas=4 // num_shards)
-    gradient_sum = kind(pieces, 4, mesh, Workspace(CPU), torch.float32)
+    lane = lane_of(sharing_of(mesh), 64, dealing_of(kind, 4, 4))
+    pieces, gradient_sum = lane.pieces, kind(lane)
     gradient_sum.add(seat.rank, gradient_sum.take().fill_(2.0 * (seat.rank + 1)))
     gradient_sum.advance()
     owned = len(pieces.shard(mesh.shard.rank))
@@ -114,8 +206,7 @@ def test_gradients_of_2_4_6_and_8_average_to_5(pool, kind, num_shards):
 
 @pytest.mark.parametrize(("num_leaves", "limit"), [(64, 7), (48, 7), (1, 1)])
 def test_few_buffers_live_at_a_time(num_leaves, limit):
-    pieces = Pieces(size=64, num_shards=1, num_replicas=1)
-    tree = TreeSum(pieces, num_leaves, Mesh.alone(), Workspace(CPU), torch.float32)
+    tree = TreeSum(lane_of(sharing_of(Mesh.alone()), 64, deal_in_runs(num_leaves, 1)))
     taken = set()
     for leaf in deal(num_leaves, 1)[0]:
         buffer = tree.take()
@@ -127,8 +218,7 @@ def test_few_buffers_live_at_a_time(num_leaves, limit):
 def send(seat, kind, num_shards):
     """Bytes that a sum of one leaf a rank sends."""
     mesh = seat.mesh(Layout(dp=seat.size), num_shards)
-    pieces = Pieces(size=6400, num_shards=num_shards, num_replicas=seat.size // num_shards)
-    gradient_sum = kind(pieces, seat.size, mesh, Workspace(CPU), torch.float32)
+    gradient_sum = kind(lane_of(sharing_of(mesh), 6400, dealing_of(kind, seat.size, seat.size)))
     gradient_sum.add(seat.rank, gradient_sum.take())
     gradient_sum.advance()
     gradient_sum.total()

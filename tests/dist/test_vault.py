@@ -18,7 +18,6 @@ from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.words.records import FreshState
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.rung import Rung
-from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.errors import GroupError, SlotError
@@ -129,7 +128,7 @@ def restore_from(seat, slots, at_step):
         for address, slot in slots
     ]
     try:
-        share_state(engine, mesh, None, at_step, sources)
+        engine.share(None, at_step, sources)
         found = state_hash(engine)
     except SlotError as error:
         found = error.slot

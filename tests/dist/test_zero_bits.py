@@ -10,9 +10,10 @@ import pytest
 import torch
 from small_engine import spec, started, work_of, zero
 
+from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import Precision, Recompute
+from remesh.parallel.spec import Precision
 
 NUM_STEPS = 2
 SMALL = 1 << 12  # bytes: a bucket a block

@@ -13,7 +13,8 @@ from waiting import soon
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
-from remesh.parallel.plan.schedules import Vote, data_parallel_schedule
+from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
+from remesh.parallel.plan.schedules.operations import Vote
 from remesh.parallel.spec import Precision
 from remesh.parallel.step.vote import Ballot
 
@@ -44,7 +45,7 @@ def held(seat, stage, more):
     before = set(storages())
     chosen = engine_spec(stage, **more)
     mesh, engine = formed(seat, Layout(dp=seat.size), chosen)
-    vote = data_parallel_schedule(engine.assembly.portion, 1).index(Vote())
+    vote = data_parallel_schedules(engine.assembly.dealing, 1)[seat.rank].index(Vote())
     at_vote = {}
 
     def stamp(_, operation, __):

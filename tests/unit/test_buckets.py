@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.parallel.plan.buckets import plan_buckets, plan_flat, plan_visits, take_turns
+from remesh.parallel.plan.buckets import (
+    plan_buckets,
+    plan_flat,
+    plan_phases,
+    plan_visits,
+    take_turns,
+)
 from remesh.parallel.plan.pieces import CHUNK, Pieces
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 40), "b.bias": (4,)}
@@ -48,9 +54,24 @@ def test_blocks_join_up_to_the_limit_and_are_never_cut(limit, spans):
     assert sum(len(bucket.plan.places) for bucket in buckets) == 8
 
 
-def test_an_embedding_that_is_the_head_too_stays_alone():
-    buckets = plan_buckets([named(n) for n in range(4)], 10**9, first_alone=True)
-    assert [bucket.blocks for bucket in buckets] == [range(1), range(1, 4)]
+@pytest.mark.parametrize(
+    ("alone", "spans"),
+    [
+        ({0}, [range(1), range(1, 4)]),
+        ({1}, [range(1), range(1, 2), range(2, 4)]),
+        ({3}, [range(3), range(3, 4)]),
+    ],
+)
+def test_a_block_whose_parameters_others_need_too_stays_alone(alone, spans):
+    buckets = plan_buckets([named(n) for n in range(4)], 10**9, alone)
+    assert [bucket.blocks for bucket in buckets] == spans
+
+
+def test_backward_comes_to_the_blocks_in_reverse_and_needs_weights_where_it_reads_them():
+    needs = [frozenset({0}), frozenset({1}), frozenset({0, 2})]
+    backward = [frozenset({0, 2}), frozenset({1}), frozenset()]
+    assert plan_phases(needs, [False, True, True]) == [*needs, *backward]
+    assert plan_phases(needs[1:], [True, True]) == [*needs[1:], *backward[:2]]
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
@@ -98,7 +119,7 @@ def test_a_bucket_is_freed_when_the_next_phase_does_not_need_it():
 def test_buckets_take_turns_in_as_much_memory_as_is_used_at_once(num_layers, tied):
     blocks = [frozenset({n}) for n in range(num_layers + 2)]
     blocks[-1] |= blocks[0] if tied else set()
-    visits = plan_visits([*blocks, *reversed(blocks[1:]), frozenset()])
+    visits = plan_visits(plan_phases(blocks, [False, *[True] * (num_layers + 1)]))
     turns = take_turns(visits)
     assert len(set(turns)) == (3 if tied else 2)
     there = set()

@@ -1,0 +1,106 @@
+"""Who computes which leaves of a global batch, and when: pure.
+
+Either in runs: each member of a group has neighbouring leaves, which it can add up by itself before
+any message. Or in rounds: neighbouring members compute neighbouring leaves at the same time, which
+are reduced together, so that none has to be kept. Members may have different numbers of leaves, for
+nodes of different speed: the tree that adds them is the same.
+
+`together` neighbouring members compute neighbouring leaves at the same time in either way, as those
+have to that hold all experts of a layer between them. What such members add to experts is one
+gradient of a run of leaves: to add them up is a dealing of its own (`by_runs`), with fewer leaves
+and fewer members.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.leaves import deal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealing:
+    """`portions` are the leaves of each member, in the order in which it computes them.
+
+    Leaf l stands for the leaves [l * unit, (l + 1) * unit) of the global batch. `in_rounds` says
+    that the n-th leaves of all members, where they have as many, are neighbours.
+    """
+
+    num_leaves: int
+    portions: tuple[Sequence[int], ...]
+    in_rounds: bool = False
+    unit: int = 1
+
+    def leaf(self, number: int | None) -> int | None:
+        """The leaf to which one of the global batch belongs."""
+        return None if number is None else number // self.unit
+
+    def num_idle(self, member: int) -> int:
+        """How often this member takes part in an exchange without a leaf of its own."""
+        own = len(self.portions[member])
+        return max(map(len, self.portions)) - own if self.in_rounds else int(own == 0)
+
+    def round(self, number: int) -> list[int | None]:
+        """The leaf of each member in this round, None of one that only keeps the others company."""
+        return [portion[number] if number < len(portion) else None for portion in self.portions]
+
+    def by_runs(self, together: int) -> "Dealing":
+        """What is added of runs of `together` leaves, by one of as many neighbouring members."""
+        portions = tuple(
+            tuple(leaf // together for leaf in portion) for portion in self.portions[::together]
+        )
+        return Dealing(
+            num_leaves=self.num_leaves // together,
+            portions=portions,
+            in_rounds=self.in_rounds,
+            unit=self.unit * together,
+        )
+
+
+def deal_in_runs(
+    num_leaves: int, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
+) -> Dealing:
+    """`lengths` are the leaves of each member; without them it is as even as it can be.
+
+    Raises: LayoutError if so many cannot be dealt so.
+    """
+    portions = tuple(
+        range(span.start * together + n, span.stop * together + n, together)
+        for span in _runs(num_leaves, num_members, lengths, together)
+        for n in range(together)
+    )
+    return Dealing(num_leaves=num_leaves, portions=portions)
+
+
+def deal_in_rounds(
+    num_leaves: int, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
+) -> Dealing:
+    """As `deal_in_runs`; members with fewer leaves are idle in the last rounds."""
+    counts = [len(span) for span in _runs(num_leaves, num_members, lengths, together)]
+    dealt: list[list[int]] = [[] for _ in counts]
+    leaf = 0
+    for number in range(max(counts)):
+        for count, own in zip(counts, dealt, strict=True):
+            if number < count:
+                own.append(leaf)
+                leaf += together
+    portions = tuple(tuple(leaf + n for leaf in own) for own in dealt for n in range(together))
+    return Dealing(num_leaves=num_leaves, portions=portions, in_rounds=True)
+
+
+def _runs(
+    num_leaves: int, num_members: int, lengths: Sequence[int], together: int
+) -> tuple[range, ...]:
+    """Of each run of members those runs of leaves that it computes."""
+    for count, what in ((num_leaves, "leaves"), (num_members, "ranks")):
+        if count % together:
+            raise LayoutError(
+                f"{count} {what} cannot be dealt in runs of ep={together}; use a multiple of it"
+            )
+    firsts = lengths[::together]
+    if any(length != firsts[n // together] for n, length in enumerate(lengths)):
+        raise LayoutError(
+            f"{tuple(lengths)} leaves each: {together} ranks that hold all experts between them "
+            "have to have as many"
+        )
+    return deal(num_leaves // together, num_members // together, firsts)

@@ -1,0 +1,88 @@
+"""The operations of a step.
+
+One engine interprets every schedule and knows none by name, so that a new schedule is a new list.
+Microbatches are numbered through the whole global batch; leaf l consists of the microbatches
+[l * g, (l + 1) * g), and the backward of the last one completes it. Stages of the model are
+numbered from the front; a rank may have several, and several ranks may have the same.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward:
+    """Compute a microbatch through a stage; the last one gives its loss."""
+
+    microbatch: int
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backward:
+    """Add a microbatch's gradients to those of its leaf; the last one sends the leaf on its way."""
+
+    microbatch: int
+    leaf: int
+    ends_leaf: bool
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCompany:
+    """Take part in the collectives of a leaf that others compute; `number` tells several apart."""
+
+    number: int
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BorderMessage:
+    """What crosses from a stage to the next one, or the gradient of it on its way back.
+
+    `border` is the number of the stage before it.
+    """
+
+    what: Literal["activation", "gradient"]
+    border: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"the {self.what} of microbatch {self.microbatch} at the end of stage {self.border}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Give a message to a rank. It does not wait until it is received."""
+
+    peer: int
+    message: BorderMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """Wait for a message of a rank. Messages of one rank to another come in the order sent."""
+
+    peer: int
+    message: BorderMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """Finish the sums over the leaves of all replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Agree with all ranks on loss, token count, whether all is finite, and what comes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Update the parameters. `version` is 0 where there is only one version of them."""
+
+    version: int = 0
+
+
+LocalOperation = Forward | Backward | KeepCompany | Reduce | Vote | Step
+Operation = LocalOperation | Send | Receive

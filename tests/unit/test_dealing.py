@@ -1,0 +1,93 @@
+"""Who computes which leaves: every one once, in the tree's order, whatever the speeds."""
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
+from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.leaves import deal
+
+WAYS = [deal_in_runs, deal_in_rounds]
+LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("num_leaves", "dp"), [(12, 1), (12, 4), (7, 5), (3, 8), (8, 3)])
+def test_every_leaf_is_some_replicas_and_nobody_waits_for_a_message_that_does_not_come(
+    way, num_leaves, dp
+):
+    dealing = way(num_leaves, dp)
+    assert sorted(chain(*dealing.portions)) == list(range(num_leaves))
+    assert [len(own) for own in dealing.portions] == [len(span) for span in deal(num_leaves, dp)]
+    exchanges = {len(own) + dealing.num_idle(n) for n, own in enumerate(dealing.portions)}
+    assert min(exchanges) >= 1
+    if dealing.in_rounds:
+        assert len(exchanges) == 1
+
+
+def test_even_portions_are_runs_or_every_so_manieth_leaf():
+    assert deal_in_runs(7, 3).portions == (range(3), range(3, 5), range(5, 7))
+    assert deal_in_rounds(7, 3).portions == ((0, 3, 6), (1, 4), (2, 5))
+
+
+@given(LENGTHS, st.integers(1, 3))
+def test_uneven_portions_are_as_long_as_they_should_be(counts, together):
+    lengths = [count for count in counts for _ in range(together)]
+    for way in WAYS:
+        dealing = way(sum(lengths), len(lengths), lengths, together=together)
+        assert [len(own) for own in dealing.portions] == lengths
+        assert sorted(chain(*dealing.portions)) == list(range(sum(lengths)))
+        for own in dealing.portions:
+            assert list(own) == sorted(own)
+
+
+@given(LENGTHS, st.integers(1, 3))
+def test_the_leaves_of_rounds_come_in_the_trees_order(counts, together):
+    lengths = [count for count in counts for _ in range(together)]
+    dealing = deal_in_rounds(sum(lengths), len(lengths), lengths, together=together)
+    rounds = [dealing.round(number) for number in range(max(lengths))]
+    assert [leaf for one in rounds for leaf in one if leaf is not None] == list(range(sum(lengths)))
+    for member, length in enumerate(lengths):
+        idle = [one[member] for one in rounds].count(None)
+        assert idle == dealing.num_idle(member) == len(rounds) - length
+
+
+@given(LENGTHS, st.integers(2, 3), st.sampled_from(WAYS))
+def test_neighbours_that_hold_the_experts_compute_neighbouring_leaves_at_the_same_time(
+    counts, together, way
+):
+    lengths = [count for count in counts for _ in range(together)]
+    dealing = way(sum(lengths), len(lengths), lengths, together=together)
+    runs = dealing.by_runs(together)
+    assert (runs.num_leaves, runs.unit) == (sum(counts), together)
+    for group in range(len(counts)):
+        own = dealing.portions[group * together : (group + 1) * together]
+        for leaves, run in zip(zip(*own, strict=True), runs.portions[group], strict=True):
+            assert leaves == tuple(range(run * together, (run + 1) * together))
+            assert {runs.leaf(leaf) for leaf in leaves} == {run}
+    assert sorted(chain(*runs.portions)) == list(range(sum(counts)))
+    assert runs.leaf(None) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "together", "text"),
+    [
+        ((6, 4), 4, "6 leaves cannot be dealt in runs of ep=4; use a multiple of it"),
+        ((8, 6), 4, "6 ranks cannot be dealt in runs of ep=4"),
+        ((8, 2, (5, 4)), 1, r"\(5, 4\) leaves each do not deal 8 leaves to 2 replicas"),
+        ((8, 2, (9, -1)), 1, "use 2 counts that add up to 8"),
+        ((8, 2, (8,)), 1, "use 2 counts"),
+        (
+            (8, 4, (3, 1, 2, 2)),
+            2,
+            "2 ranks that hold all experts between them have to have as many",
+        ),
+    ],
+)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_cannot_be_dealt_is_refused(way, arguments, together, text):
+    with pytest.raises(LayoutError, match=text):
+        way(*arguments, together=together)
