@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from remesh.parallel.plan.pieces import CHUNK
 
-Shape = tuple[int, ...]
+Sizes = tuple[int, ...]
 
 BUCKET_BYTES = 25 * 2**20  # of gradients, unless a job says otherwise
 
@@ -21,7 +21,7 @@ class Place:
     """Where a parameter lies in its flat buffer, in elements."""
 
     start: int
-    shape: Shape
+    shape: Sizes
 
     @property
     def stop(self) -> int:
@@ -51,7 +51,7 @@ class Bucket:
     plan: FlatPlan
 
 
-def plan_flat(shapes: Mapping[str, Shape]) -> FlatPlan:
+def plan_flat(shapes: Mapping[str, Sizes]) -> FlatPlan:
     """Matrices first, norm weights and biases after them, each kind in the order given."""
     matrices = [name for name, shape in shapes.items() if len(shape) > 1]
     others = [name for name, shape in shapes.items() if len(shape) <= 1]
@@ -65,7 +65,7 @@ def plan_flat(shapes: Mapping[str, Shape]) -> FlatPlan:
 
 
 def plan_buckets(
-    blocks: Sequence[Mapping[str, Shape]], max_elements: int, alone: Collection[int] = ()
+    blocks: Sequence[Mapping[str, Sizes]], max_elements: int, alone: Collection[int] = ()
 ) -> tuple[Bucket, ...]:
     """Consecutive blocks are put together as long as a bucket stays within `max_elements`.
 
