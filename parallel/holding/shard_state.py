@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from remesh.parallel.model.blocks import shared_parameters
 from remesh.parallel.model.initial import initial_value
+from remesh.parallel.model.model_blocks import shared_parameters
 from remesh.parallel.optim.adamw import Shard
 from remesh.parallel.plan.buckets import Bucket, plan_buckets
 from remesh.parallel.plan.cut import Held

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.attention import Attention, Rotary
-from remesh.parallel.model.blocks import ModelBlock
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
+from remesh.parallel.model.model_blocks import ModelBlock
 from remesh.parallel.model.norms import residual_norm
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.model_config import ModelConfig

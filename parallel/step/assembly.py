@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
-from remesh.parallel.model.blocks import SharedParameter, shared_parameters
 from remesh.parallel.model.linear import InPlaceGradient
 from remesh.parallel.model.maths import Maths, Whole
+from remesh.parallel.model.model_blocks import SharedParameter, shared_parameters
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
 from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs

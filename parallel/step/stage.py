@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
-from remesh.parallel.model.blocks import ModelBlock
+from remesh.parallel.model.model_blocks import ModelBlock
 from remesh.parallel.numerics.losses import Losses
 from remesh.parallel.sums.gradients import Accumulators
 from remesh.parallel.techniques.zero import Gathering

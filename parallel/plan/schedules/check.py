@@ -26,7 +26,7 @@ from remesh.parallel.plan.schedules.operations import (
     Vote,
 )
 
-_Part = tuple[int, int]  # a microbatch of a stage: (stage, microbatch)
+_StagePass = tuple[int, int]  # a microbatch of a stage: (stage, microbatch)
 
 _END = (Reduce(), Vote(), Step())
 
@@ -72,8 +72,8 @@ class _Rank:
 
     number: int
     whole: WholeStep
-    forwards: set[_Part] = field(default_factory=set)
-    backwards: set[_Part] = field(default_factory=set)
+    forwards: set[_StagePass] = field(default_factory=set)
+    backwards: set[_StagePass] = field(default_factory=set)
     leaf_ends: Counter[int] = field(default_factory=Counter)
     company: Counter[int] = field(default_factory=Counter)
     have: set[BorderMessage] = field(default_factory=set)
@@ -153,7 +153,7 @@ class _Rank:
         self.made.add(message)
         self.have.add(message)
 
-    def _note(self, seen: set[_Part], operation: Operation, part: _Part) -> None:
+    def _note(self, seen: set[_StagePass], operation: Operation, part: _StagePass) -> None:
         self._want(part not in seen, operation, "a second time")
         seen.add(part)
 
@@ -162,9 +162,9 @@ class _Rank:
             raise ScheduleError(f"rank {self.number}: {operation} comes {otherwise}")
 
 
-def _check_once(what: str, found: Sequence[set[_Part]], whole: WholeStep) -> None:
+def _check_once(what: str, found: Sequence[set[_StagePass]], whole: WholeStep) -> None:
     """Whether each part of the step is found on one rank; `found` are those of each."""
-    owners: dict[_Part, int] = {}
+    owners: dict[_StagePass, int] = {}
     for rank, parts in enumerate(found):
         for part in parts:
             first = owners.setdefault(part, rank)
@@ -191,6 +191,6 @@ def _check_exchanges(ranks: Sequence[_Rank], whole: WholeStep) -> None:
                 )
 
 
-def _said(what: str, part: _Part) -> str:
+def _said(what: str, part: _StagePass) -> str:
     stage, microbatch = part
     return f"the {what} of microbatch {microbatch} through stage {stage}"

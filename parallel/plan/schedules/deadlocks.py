@@ -13,7 +13,7 @@ _Delivery = tuple[int, int, BorderMessage]  # from, to, what
 def check_messages(schedules: Sequence[Sequence[Operation]]) -> None:
     """Cost: linear in the number of operations. Raises: ScheduleError."""
     _check_halves(schedules)
-    _Run(schedules).run()
+    _AllRanks(schedules).run()
 
 
 def _check_halves(schedules: Sequence[Sequence[Operation]]) -> None:
@@ -46,7 +46,7 @@ def _deliveries(
 
 
 @dataclass(slots=True)
-class _Run:
+class _AllRanks:
     """All ranks at once, each up to where it waits."""
 
     schedules: Sequence[Sequence[Operation]]
