@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from remesh.data.documents import READ_PLAINLY, Reading
 from remesh.data.manifest import MANIFEST, Manifest
 from remesh.orchestrator.job.dataset import check_dataset
 from remesh.orchestrator.job.job import Job
@@ -11,12 +12,20 @@ from remesh.orchestrator.user_errors import UserError
 TELL_BYTES = 64 << 20
 
 
-def build_dataset(source: str, out: Path, seq_len: int, note: Callable[[str], None]) -> Manifest:
-    """Builds a dataset, or finds it complete, and says so."""
+def build_dataset(
+    source: str,
+    out: Path,
+    seq_len: int,
+    note: Callable[[str], None],
+    reading: Reading = READ_PLAINLY,
+) -> Manifest:
+    """Builds a dataset, or finds it complete, and says so, with what is not in it."""
     from remesh.data.prepare import build  # noqa: PLC0415 - loads pyarrow
 
     note(f"building {out} from {source}")
-    manifest = build(source, out, seq_len, on_progress=_now_and_then(note))
+    manifest = build(
+        source, out, seq_len, reading=reading, on_progress=_now_and_then(note), tell=note
+    )
     note(
         f"{out}: {manifest.num_rows:,} rows of {manifest.seq_len} tokens in "
         f"{len(manifest.shards)} shards, digest {manifest.digest[:16]}"

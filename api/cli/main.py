@@ -40,6 +40,7 @@ BUILD_EXAMPLES = """\b
 Examples:
 remesh data build python-stdlib --out runs/data/python-stdlib-128 --seq-len 128
 remesh data build texts/ --out runs/data/texts --seq-len 1024
+remesh data build posts.jsonl.gz --text-key content --out runs/data/posts --seq-len 1024
 """
 
 app = typer.Typer(
@@ -162,11 +163,27 @@ def build(
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset's folder.")],
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a training sequence.")],
+    text_key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key of the text in JSON lines.")
+    ] = "text",
+    skip_bad_lines: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Leave out and count up to N bad JSON lines.")
+    ] = 0,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENDING", help="Read files with this ending as text too, as .html."),
+    ] = None,
 ) -> int:
-    """Build a dataset of fixed-length rows out of text."""
-    from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
+    """Build a dataset of fixed-length rows out of text.
 
-    build_dataset(source, out, seq_len, typer.echo)
+    Text is what ends in .txt, .md, .rst or .py, and JSON lines in .jsonl or .ndjson, also behind
+    .gz, .bz2 or .xz. What a folder holds besides is left out, and named.
+    """
+    from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
+    from remesh.data.documents import Reading  # noqa: PLC0415
+
+    reading = Reading(text_key=text_key, skip_bad_lines=skip_bad_lines, also=tuple(also or ()))
+    build_dataset(source, out, seq_len, typer.echo, reading)
     return 0
 
 

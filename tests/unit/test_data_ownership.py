@@ -35,7 +35,6 @@ def killed(source, out, after_bytes):
     return sorted(file.name for file in out.iterdir())
 
 
-@pytest.mark.xfail(strict=True, reason="issue 9, Delivered 3")
 def test_files_of_the_user_survive_a_build(source, tmp_path):
     """issue 9, Delivered 3: neither a name like a shard's nor an ending makes a file ours."""
     out = tmp_path / "out"
@@ -48,7 +47,6 @@ def test_files_of_the_user_survive_a_build(source, tmp_path):
     assert Manifest.load(out) == manifest
 
 
-@pytest.mark.xfail(strict=True, reason="issue 9, Delivered 3")
 @pytest.mark.parametrize(
     "name", ["shard-00001.arrow", "shard-00000.arrow.partial", "manifest.json.partial"]
 )
@@ -74,7 +72,6 @@ def test_what_a_killed_build_left_goes_with_the_next_one(source, tmp_path):
         shutil.rmtree(out)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 9, Delivered 3")
 def test_a_record_that_names_what_no_build_makes_is_not_followed(source, tmp_path):
     """issue 9, Delivered 3: only names of a build's own files, and only in its folder."""
     out = tmp_path / "out"

@@ -15,7 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from remesh.cli.main import main
+from remesh.data.data_error import DataError
+from remesh.data.documents import Reading
 from remesh.data.manifest import Manifest
+from remesh.data.prepare import build
 
 TEXT = "to be or not to be, that is the question\n" * 40
 
@@ -32,13 +35,13 @@ def told(tmp_path, monkeypatch, capsys):
     """Builds a dataset by the command and gives its exit code, its digest and what it said."""
     monkeypatch.chdir(tmp_path)
 
-    def build(source, *options, out="out"):
+    def built(source, *options, out="out"):
         code = main(["data", "build", str(source), "--out", out, "--seq-len", "16", *options])
         said = capsys.readouterr()
         digest = Manifest.load(Path(out)).digest if code == 0 else None
         return code, digest, said.out + said.err
 
-    return build
+    return built
 
 
 def refused(outcome, *says):
@@ -49,7 +52,6 @@ def refused(outcome, *says):
     return said
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A3")
 @pytest.mark.parametrize(
     ("suffix", "packed"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
@@ -63,7 +65,6 @@ def test_a_compressed_corpus_is_read_as_its_text(told, suffix, packed):
         assert told(name + suffix, out=f"{name}-packed")[:2] == (0, plain)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A3")
 @pytest.mark.parametrize(("suffix", "packed"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_a_damaged_compressed_file_is_named(told, suffix, packed):
     """inputs A3: cut in the middle, and never compressed at all."""
@@ -72,7 +73,6 @@ def test_a_damaged_compressed_file_is_named(told, suffix, packed):
         refused(told(f"c.jsonl{suffix}"), f"c.jsonl{suffix}", "compress")
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A3")
 @pytest.mark.parametrize(
     ("name", "cure"),
     [
@@ -93,7 +93,6 @@ def test_a_file_of_another_kind_is_refused_with_the_cure(told, name, cure):
     refused(told(name), name, cure)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A3")
 def test_what_is_no_text_is_refused_whatever_it_is_called(told):
     """inputs A3: by magic bytes, byte order marks, NUL bytes and what is no UTF-8."""
     table = pa.table({"text": [TEXT]})
@@ -117,7 +116,6 @@ def test_what_is_no_text_is_refused_whatever_it_is_called(told):
             refused(told(name), name, what if name == "c.txt" else "")
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A3")
 def test_the_case_of_an_ending_does_not_matter(told):
     """inputs A3: c.JSONL is c.jsonl, and .ndjson is its other name."""
     Path("c.jsonl").write_text(LINES)
@@ -140,14 +138,12 @@ def linked(tmp_path):
 
 
 @pytest.mark.usefixtures("linked")
-@pytest.mark.xfail(strict=True, reason="inputs A4")
 def test_a_linked_folder_is_read_as_a_real_one(told):
     """inputs A4."""
     real = told("real", out="one")[1]
     assert told("linked", out="two")[:2] == (0, real)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A4")
 def test_links_in_a_circle_end_and_no_folder_is_read_twice(told, linked):
     """inputs A4: what a link points to inside the source is read already."""
     digest = told("real", out="one")[1]
@@ -166,7 +162,6 @@ def test_links_in_a_circle_end_and_no_folder_is_read_twice(told, linked):
     assert "gone (a link to nothing)" in said
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A4")
 def test_it_is_said_what_was_read_and_what_was_left_out_and_why(told):
     """inputs A4, user 6: files, bytes, and the names of what is not in the dataset."""
     folder = Path("text")
@@ -178,12 +173,11 @@ def test_it_is_said_what_was_read_and_what_was_left_out_and_why(told):
     os.mkfifo(folder / "pipe.txt")
     code, _, said = told("text")
     assert code == 0
-    assert f"read 2 of 7 files, {2 * len(TEXT):,} bytes; left out 5: " in said
+    assert f"reading 2 files, {2 * len(TEXT):,} bytes; left out 5: " in said
     for part in ("a.json (.json is not read)", "pipe.txt (no regular file)", "hidden"):
         assert part in said
 
 
-@pytest.mark.xfail(strict=True, reason="user 6")
 def test_other_endings_are_read_when_they_are_asked_for(told):
     """user 6, inputs A4: --also."""
     folder = Path("c2")
@@ -193,7 +187,7 @@ def test_other_endings_are_read_when_they_are_asked_for(told):
     refused(told("c2"), "no text in c2", "a.c (.c is not read)", "--also .c")
     code, _, said = told("c2", "--also", ".c", "--also", "HTML")
     assert code == 0
-    assert f"read 2 files, {2 * len(TEXT):,} bytes" in said
+    assert f"reading 2 files, {2 * len(TEXT):,} bytes" in said
     refused(told("c2", "--also", ".parquet", out="o2"), "--also .parquet", "JSON lines")
 
 
@@ -206,7 +200,6 @@ def public_place():
     shutil.rmtree(path)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B4")
 def test_a_volume_s_lost_and_found_is_left_out_of_a_source(told, public_place):
     """inputs B4: it is never looked into, so that nobody needs to be allowed to."""
     (public_place / "a.txt").write_text(TEXT)
@@ -218,7 +211,6 @@ def test_a_volume_s_lost_and_found_is_left_out_of_a_source(told, public_place):
     assert "lost+found (the volume's own)" in said
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B3")
 def test_lone_surrogates_become_replacement_characters_and_are_counted(told):
     """inputs B3: JSON allows them, UTF-8 does not."""
     Path("a.jsonl").write_text('{"text": "broken \\ud83d emoji \\ude00\\ud83d\\ude00"}\n' + LINES)
@@ -228,7 +220,6 @@ def test_lone_surrogates_become_replacement_characters_and_are_counted(told):
     assert "2 characters that are no Unicode" in said
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B3")
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -251,7 +242,6 @@ def test_a_bad_line_says_what_is_there_and_what_to_do(told, line, says):
     assert ("--text-key content" in said) == ("content" in says)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B3")
 def test_the_key_of_the_text_is_the_user_s_to_name(told):
     """inputs B3: --text-key; the cure of a damaged shard names it too."""
     Path("a.jsonl").write_text(LINES)
@@ -262,7 +252,6 @@ def test_the_key_of_the_text_is_the_user_s_to_name(told):
     refused(told("a.jsonl", "--text-key", "content", out="two"), 'found only "text"')
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B3")
 def test_bad_lines_are_left_out_up_to_a_number_and_counted(told):
     """inputs B3: --skip-bad-lines."""
     Path("good.jsonl").write_text(LINES)
@@ -272,6 +261,22 @@ def test_bad_lines_are_left_out_up_to_a_number_and_counted(told):
     assert (code, found) == (0, digest)
     assert "left out 2 bad lines, the first of them bad.jsonl, line 1: " in said
     refused(told("bad.jsonl", "--skip-bad-lines", "1", out="one"), "line 42", "2 bad lines")
+
+
+def test_a_very_long_line_is_told_and_one_beyond_all_measure_is_a_bad_one(tmp_path):
+    """parallel A11: a line is held whole, several times over, while it is taken apart."""
+    source = tmp_path / "a.jsonl"
+    source.write_text(lines("x" * 1000) + LINES + lines("y" * 100_000) + LINES)
+    notes = []
+    limits = {"told_line_bytes": 500, "max_line_bytes": 2000}
+    with pytest.raises(DataError, match=r"line 42: .* found more than 2,000 bytes"):
+        build(str(source), tmp_path / "o", 16, reading=Reading(**limits))
+    reading = Reading(skip_bad_lines=1, **limits)
+    manifest = build(str(source), tmp_path / "o", 16, reading=reading, tell=notes.append)
+    assert f"{source}, line 1 has 1,013 bytes; a line is held in memory whole" in notes
+    assert "left out 1 bad line, " in notes[-1]
+    source.write_text(lines("x" * 1000) + LINES + LINES)
+    assert build(str(source), tmp_path / "p", 16).digest == manifest.digest
 
 
 @pytest.mark.parametrize("text", ["", '{"text": ""}\n\n'])
