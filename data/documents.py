@@ -28,7 +28,7 @@ _MAX_KEYS_SHOWN = 5
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list"}
 
-Tell = Callable[[str], None]
+TellLine = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ READ_PLAINLY = Reading()
 class Documents:
     """Reads the files of one source, one after the other."""
 
-    def __init__(self, reading: Reading, tell: Tell) -> None:
+    def __init__(self, reading: Reading, tell: TellLine) -> None:
         self._reading = reading
         self._tell = tell
         self._num_replaced = 0

@@ -22,7 +22,7 @@ import xxhash
 from remesh.data.blocks import TOKEN_BYTES, ShardWriter, Tokens
 from remesh.data.build_record import BuildRecord, shard_name
 from remesh.data.data_error import DataError
-from remesh.data.documents import READ_PLAINLY, Documents, Reading, Tell
+from remesh.data.documents import READ_PLAINLY, Documents, Reading, TellLine
 from remesh.data.durable import durable_file
 from remesh.data.manifest import MANIFEST, Manifest, Shard
 from remesh.data.sources import Source, find_source
@@ -49,7 +49,7 @@ def build(
     *,
     reading: Reading = READ_PLAINLY,
     on_progress: TellProgress | None = None,
-    tell: Tell = _nobody,
+    tell: TellLine = _nobody,
 ) -> Manifest:
     """The manifest of a dataset in `out_dir`, built unless the very same one is there and whole.
 
@@ -93,7 +93,7 @@ class _Text:
     """A source's text on its way into blocks: counts and hashes what passes."""
 
     def __init__(
-        self, source: Source, reading: Reading, on_progress: TellProgress | None, tell: Tell
+        self, source: Source, reading: Reading, on_progress: TellProgress | None, tell: TellLine
     ) -> None:
         self.source = source
         self.reading = reading

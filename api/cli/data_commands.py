@@ -5,7 +5,7 @@ from pathlib import Path
 
 from remesh.data.documents import READ_PLAINLY, Reading
 from remesh.data.manifest import MANIFEST, Manifest
-from remesh.orchestrator.job.dataset import check_dataset
+from remesh.orchestrator.job.dataset import check_dataset, unused_ids
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
 
@@ -34,7 +34,7 @@ def build_dataset(
 
 
 def ensure_dataset(job: Job, note: Callable[[str], None]) -> None:
-    """Builds the job's dataset where there is none yet.
+    """Builds the job's dataset where there is none yet, and tells what of the model it leaves out.
 
     Raises: UserError if there is none and the job names no source, or if it does not fit the job.
     """
@@ -49,6 +49,8 @@ def ensure_dataset(job: Job, note: Callable[[str], None]) -> None:
     else:
         manifest = build_dataset(job.data.source, folder, seq_len, note)
     check_dataset(job, manifest)
+    if said := unused_ids(job, manifest):
+        note(said)
 
 
 def _now_and_then(note: Callable[[str], None]) -> Callable[[int, int], None]:

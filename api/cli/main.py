@@ -18,6 +18,7 @@ from remesh.cli import job_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
+from remesh.orchestrator.user_text import masked, path_text, user_path
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 RUN_EXAMPLES = """\b
@@ -62,7 +63,9 @@ if TYPE_CHECKING:
 RunTarget = Annotated[
     Path | None,
     typer.Argument(
-        metavar="RUN_DIR|JOB", help="A run's folder or its job file; default: the newest run."
+        metavar="RUN_DIR|JOB",
+        parser=user_path,
+        help="A run's folder or its job file; default: the newest run.",
     ),
 ]
 
@@ -80,7 +83,9 @@ def options(
 
 @app.command(epilog=RUN_EXAMPLES)
 def run(  # noqa: PLR0913 - each parameter is an option of the command
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    job: Annotated[
+        Path, typer.Argument(metavar="JOB", parser=user_path, help="The job file (TOML).")
+    ],
     *,
     overrides: Annotated[
         list[str] | None,
@@ -97,7 +102,8 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
         typer.Option(metavar="WHAT@STEP", help="Kill a worker or a node as a step begins."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report of the run as JSON.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=user_path, help="Write a report of the run as JSON."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
@@ -158,10 +164,14 @@ def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
 def build(
     source: Annotated[
         str,
-        typer.Argument(help='A folder, a text or JSON-lines file, or "python-stdlib".'),
+        typer.Argument(
+            parser=path_text, metavar="SOURCE", help='A folder, a file, or "python-stdlib".'
+        ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset's folder.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", parser=user_path, help="The dataset's folder.")
+    ],
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a training sequence.")],
     text_key: Annotated[
         str, typer.Option(metavar="KEY", help="The key of the text in JSON lines.")
@@ -194,9 +204,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return app(args=args, prog_name="remesh", standalone_mode=False) or 0
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the user gets a line
         if os.environ.get("REMESH_TRACEBACK"):
-            traceback.print_exception(error)
+            sys.stderr.write(masked("".join(traceback.format_exception(error))))
         text, code = _explain(error)
-        sys.stderr.write(f"remesh: {' '.join(text.split())}\n")
+        sys.stderr.write(f"remesh: {' '.join(masked(text).split())}\n")
         return code
 
 

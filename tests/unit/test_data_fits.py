@@ -13,6 +13,7 @@ from remesh.data.manifest import MANIFEST, Manifest
 from remesh.data.prepare import build
 from remesh.data.skips import Skips
 from remesh.data.stream import Stream
+from remesh.orchestrator.job.dataset import check_tokenizer
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 
@@ -59,7 +60,6 @@ def test_a_token_beyond_the_vocabulary_is_found_at_first_touch(tmp_path):
         stream.close()
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A11")
 def test_a_dataset_with_fewer_rows_than_a_batch_is_refused(tmp_path):
     """parallel A11: a step would train a row several times."""
     dataset(tmp_path / "one", 3)
@@ -72,7 +72,6 @@ def test_a_dataset_with_fewer_rows_than_a_batch_is_refused(tmp_path):
                 ensure_dataset(job, pytest.fail)
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A11")
 def test_skips_that_leave_no_position_are_refused():
     """parallel A11: the trainer met them as an OverflowError."""
     beyond = 'data.skip=["1..999999999999999999"]'
@@ -88,7 +87,6 @@ def bytes_dataset(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.xfail(strict=True, reason="user 5")
 def test_ids_that_no_data_uses_are_announced(bytes_dataset):
     """user 5: a vocabulary that is wider than the dataset's is allowed and said."""
     notes = []
@@ -98,11 +96,8 @@ def test_ids_that_no_data_uses_are_announced(bytes_dataset):
     ensure_dataset(job_of(bytes_dataset), pytest.fail)
 
 
-@pytest.mark.xfail(strict=True, reason="user 5")
 def test_weights_of_another_tokenizer_are_not_trained_on_this_one_s_tokens(bytes_dataset):
     """user 5: imported weights know their words by other ids; the choice is the user's."""
-    from remesh.orchestrator.job.dataset import check_tokenizer  # noqa: PLC0415 - not there yet
-
     manifest = Manifest.load(bytes_dataset)
     other = job_of(bytes_dataset, "model.vocab_size=32000")
     with pytest.raises(UserError, match=r"vocabulary of 32000 .*256 \(bytes\).*--new-tokenizer"):
