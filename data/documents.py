@@ -19,7 +19,6 @@ from remesh.data.file_forms import (
     ending_of,
     unpacked,
 )
-from remesh.data.regular_file import open_regular
 
 SEPARATOR = b"\0"
 
@@ -72,7 +71,7 @@ class Documents:
         Raises: DataError for what cannot be read, or is no text.
         """
         try:
-            with open_regular(file) as packed, unpacked(packed, file.name) as stream:
+            with file.open("rb") as packed, unpacked(packed, file.name) as stream:
                 check_head(_head(stream), file)
                 lines = ending_of(file.name) in JSON_LINES
                 yield from self._lines(stream, file) if lines else _whole(stream, file)

@@ -17,8 +17,7 @@ class Disk:
 
     def create(self, path: Path, mode: int) -> BinaryIO:
         """A new file to write, or an old one emptied."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.fdopen(os.open(path, flags, mode), "wb")
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb")
 
     def sync(self, file: BinaryIO) -> None:
         file.flush()

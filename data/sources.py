@@ -85,11 +85,7 @@ class _Walk:
         self._seen: set[tuple[int, int]] = set()
         links = self._walked(root)
         while links:
-            link = links.pop(0)
-            if _identity(link) in self._seen:
-                self._leave_out(link, "read already under another name")
-            else:
-                links += self._walked(link)
+            links += self._walked(links.pop(0))
 
     def files(self) -> list[Path]:
         return sorted(self._found, key=lambda file: file.relative_to(self._root).parts)

@@ -101,8 +101,8 @@ def _credential_problem(url: str) -> str | None:
     if holds is None:
         return None
     return (
-        f"holds a credential ({holds}), and a URL is written to logs; give it by the environment, "
-        f"as its driver reads it there"
+        f"holds a credential ({holds}), and a URL is written to logs; give it by the environment "
+        f"variables of its driver"
     )
 
 

@@ -114,3 +114,12 @@ def test_another_seed_and_other_content_of_the_same_length_are_other_data(tmp_pa
         digests.append(build(str(tmp_path / f"{name}.txt"), tmp_path / name, SEQ_LEN).digest)
     prints = [job_of("d", f"job.seed={seed}").fingerprint(d) for seed in (0, 1) for d in digests]
     assert len({json.dumps(one) for one in prints}) == 4
+
+
+def test_a_token_beyond_the_vocabulary_is_not_written(tmp_path):
+    """parallel A12: at the build as well, whatever the tokenizer."""
+    with (tmp_path / "0.arrow").open("wb") as file:
+        writer = ShardWriter(file, 4, vocab_size=300)
+        writer.write(np.full((2, 4), 299, np.uint16))
+        with pytest.raises(DataError, match="token 300 is beyond the vocabulary of 300"):
+            writer.write(np.full((2, 4), 300, np.uint16))
