@@ -19,6 +19,7 @@ import xxhash
 
 from remesh.data.data_error import DataError
 from remesh.data.manifest import Block, Shard
+from remesh.data.regular_file import open_descriptor
 
 Tokens = npt.NDArray[np.uint16]
 TOKEN_BYTES = 2
@@ -36,14 +37,20 @@ def row_schema(row_tokens: int) -> Any:
 class ShardWriter:
     """Writes blocks into an open file and notes where they stand."""
 
-    def __init__(self, file: BinaryIO, row_tokens: int) -> None:
+    def __init__(self, file: BinaryIO, row_tokens: int, vocab_size: int) -> None:
         self._file = file
+        self._vocab_size = vocab_size
         self._schema = row_schema(row_tokens)
         self._writer = pa.ipc.new_file(file, self._schema)
         self._blocks: list[Block] = []
 
     def write(self, rows: Tokens) -> None:
-        """Append rows of shape (n, row_tokens) as one block."""
+        """Append rows of shape (n, row_tokens) as one block.
+
+        Raises: DataError if a token is beyond the vocabulary.
+        """
+        if problem := _token_problem(rows, self._vocab_size):
+            raise DataError(f"{problem}; give the tokenizer's own vocab_size")
         values = pa.Array.from_buffers(pa.uint16(), rows.size, [None, pa.py_buffer(rows)])
         column = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
         batch = pa.record_batch([column], schema=self._schema)
@@ -71,6 +78,7 @@ class ShardReader:
     path: Path
     shard: Shard
     row_tokens: int
+    vocab_size: int
     cure: str
     descriptor: int = _CLOSED
     changed_ns: int = 0
@@ -83,7 +91,7 @@ class ShardReader:
     def open(self) -> None:
         """Open the file. Raises: DataError if it is missing or its size is not the manifest's."""
         try:
-            self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self.descriptor = open_descriptor(self.path)
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}; {self.cure}") from None
         try:
@@ -134,6 +142,11 @@ class ShardReader:
             start = _tokens_start(found, block.rows, self.row_tokens)
         except (pa.ArrowException, EOFError, OSError, ValueError) as error:
             raise self._corrupt(number, f"it is no block of rows ({error})") from None
+        # One beyond would train nothing in silence where the vocabulary is shared out, or worse.
+        num_tokens = block.rows * self.row_tokens
+        tokens = np.frombuffer(found, np.uint16, num_tokens, start)
+        if problem := _token_problem(tokens, self.vocab_size):
+            raise self._corrupt(number, problem)
         self.starts[number] = block.offset + start
         return self.starts[number]
 
@@ -143,6 +156,13 @@ class ShardReader:
         return DataError(
             f"{where} to {block.offset + block.size_bytes}) is corrupt: {reason}; {self.cure}"
         )
+
+
+def _token_problem(tokens: Tokens, vocab_size: int) -> str | None:
+    largest = int(tokens.max())
+    if largest < vocab_size:
+        return None
+    return f"its token {largest} is beyond the vocabulary of {vocab_size}"
 
 
 def _tokens_start(message: bytes, rows: int, row_tokens: int) -> int:

@@ -7,6 +7,8 @@ are or how a step is cut into microbatches.
 
 from remesh.data.skips import Skips
 
+MAX_POSITION = 1 << 62  # of samples: integers of 64 bits count them, with room to spare
+
 
 def batch_positions(step: int, *, global_batch: int, skips: Skips) -> range:
     """The sample positions that a step consumes, `global_batch` of them."""

@@ -8,11 +8,13 @@ source: it is the dataset's identity, and a copy of a dataset is the same datase
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from remesh.data.data_error import DataError
+from remesh.data.regular_file import read_bounded
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -44,7 +46,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A complete dataset. Its rows have `row_tokens` = seq_len + 1 tokens."""
+    """A complete dataset. Its rows have `row_tokens` = seq_len + 1 tokens.
+
+    `read_with` are the options of the build that say how its source was read.
+    """
 
     version: int = FORMAT_VERSION
     source: str
@@ -54,6 +59,7 @@ class Manifest:
     row_tokens: int
     num_rows: int
     shards: tuple[Shard, ...]
+    read_with: tuple[str, ...] = ()
 
     @property
     def seq_len(self) -> int:
@@ -74,10 +80,14 @@ class Manifest:
 
     def build_command(self, folder: Path) -> str:
         """The command that builds this dataset anew."""
-        return f"remesh data build {self.source} --out {folder} --seq-len {self.seq_len}"
+        where = ["--out", str(folder), "--seq-len", str(self.seq_len)]
+        return shlex.join(["remesh", "data", "build", self.source, *where, *self.read_with])
 
     def to_json(self) -> str:
-        return json.dumps({"digest": self.digest, **asdict(self)}, indent=1) + "\n"
+        values = {"digest": self.digest, **asdict(self)}
+        if not self.read_with:
+            del values["read_with"]
+        return json.dumps(values, indent=1) + "\n"
 
     @staticmethod
     def load(folder: Path) -> "Manifest":
@@ -87,9 +97,7 @@ class Manifest:
         """
         path = folder / MANIFEST
         try:
-            if path.stat().st_size > _MAX_MANIFEST_BYTES:
-                raise DataError(f"{path} is larger than 1 GiB; this is no manifest of Remesh")
-            text = path.read_text()
+            text = read_bounded(path, _MAX_MANIFEST_BYTES).decode()
         except FileNotFoundError:
             raise DataError(
                 f"no data in {folder}: there is no {MANIFEST};"
@@ -124,6 +132,7 @@ def _manifest(raw: Any) -> Manifest:
         row_tokens=_count(raw, "row_tokens"),
         num_rows=_count(raw, "num_rows"),
         shards=tuple(_shard(shard) for shard in _field(raw, "shards", list)),
+        read_with=tuple(map(str, _field(raw, "read_with", list))) if "read_with" in raw else (),
     )
     rows = sum(block.rows for shard in manifest.shards for block in shard.blocks)
     if rows != manifest.num_rows:

@@ -5,7 +5,8 @@ over at the end and fills no row is dropped. A token is a byte (vocabulary 256, 
 byte 0), stored as uint16 so that a tokenizer with a larger vocabulary changes no format.
 
 Shards are written under a temporary name and the manifest comes last: a build that was killed
-leaves no manifest, and the next one starts over. One build a folder at a time holds its lock.
+leaves no manifest, and the next one starts over, once it has removed what the killed one's record
+names. One build a folder at a time holds its lock.
 """
 
 import fcntl
@@ -19,10 +20,12 @@ import numpy as np
 import xxhash
 
 from remesh.data.blocks import TOKEN_BYTES, ShardWriter, Tokens
+from remesh.data.build_record import BuildRecord, shard_name
 from remesh.data.data_error import DataError
-from remesh.data.durable import TEMPORARY, durable_file
+from remesh.data.documents import READ_PLAINLY, Documents, Reading, TellLine
+from remesh.data.durable import durable_file
 from remesh.data.manifest import MANIFEST, Manifest, Shard
-from remesh.data.sources import Source, find_source, read_pieces
+from remesh.data.sources import Source, find_source
 from remesh.data.stream import shard_reader
 
 BLOCK_BYTES = 1 << 20
@@ -35,33 +38,66 @@ VOCAB_SIZE = 256
 TellProgress = Callable[[int, int], None]
 
 
+def _nobody(_line: str) -> None:
+    """Is told, and says nothing."""
+
+
 def build(
-    source: str, out_dir: Path, seq_len: int, *, on_progress: TellProgress | None = None
+    source: str,
+    out_dir: Path,
+    seq_len: int,
+    *,
+    reading: Reading = READ_PLAINLY,
+    on_progress: TellProgress | None = None,
+    tell: TellLine = _nobody,
 ) -> Manifest:
     """The manifest of a dataset in `out_dir`, built unless the very same one is there and whole.
 
-    `on_progress` is told the bytes read so far and in all, about once a block.
+    `on_progress` is told the bytes read so far and in all, about once a block; `tell` what is read,
+    and what is left out or mended.
     Raises: DataError if the source is empty or unreadable, if `out_dir` cannot be written or holds
     other data.
     """
     if not 1 <= seq_len <= MAX_SEQ_LEN:
         raise DataError(f"seq_len={seq_len}: expected 1 to {MAX_SEQ_LEN}")
-    text = _Text(find_source(source), on_progress)
+    found = find_source(source, reading.also)
+    tell(str(found))
+    text = _Text(found, reading, on_progress, tell)
     with _writable(out_dir), _locked(out_dir):
+        record = BuildRecord(out_dir)
         if (out_dir / MANIFEST).exists():
             present = Manifest.load(out_dir)
-            _refuse_other_data(present, out_dir, text.source, seq_len)
+            _refuse_other_data(present, out_dir, text.source, reading, seq_len)
             if _is_whole(present, out_dir):
+                record.close()
                 return present
-        _remove_leftovers(out_dir)
-        return _write(text, out_dir, seq_len)
+            record.adopt([MANIFEST, *(shard.file for shard in present.shards)])
+        record.undo()
+        manifest = _recorded(text, out_dir, seq_len, record)
+    for line in text.documents.told():
+        tell(line)
+    return manifest
+
+
+def _recorded(text: "_Text", out_dir: Path, seq_len: int, record: BuildRecord) -> Manifest:
+    try:
+        manifest = _write(text, out_dir, seq_len, record)
+    except BaseException:
+        record.undo()
+        raise
+    record.close()
+    return manifest
 
 
 class _Text:
     """A source's text on its way into blocks: counts and hashes what passes."""
 
-    def __init__(self, source: Source, on_progress: TellProgress | None) -> None:
+    def __init__(
+        self, source: Source, reading: Reading, on_progress: TellProgress | None, tell: TellLine
+    ) -> None:
         self.source = source
+        self.reading = reading
+        self.documents = Documents(reading, tell)
         self.read_bytes = 0
         self._hash = xxhash.xxh3_128()
         self._on_progress = on_progress
@@ -72,7 +108,7 @@ class _Text:
 
     def pieces(self) -> Iterator[bytes]:
         for file in self.source.files:
-            for piece in read_pieces(file):
+            for piece in self.documents.pieces(file):
                 self._hash.update(piece)
                 self.read_bytes += len(piece)
                 yield piece
@@ -97,8 +133,9 @@ class _Text:
             self._on_progress(min(done_bytes, total_bytes), total_bytes)
 
 
-def _write(text: _Text, out_dir: Path, seq_len: int) -> Manifest:
-    shards = tuple(_write_shards(text.blocks(seq_len + 1), out_dir, seq_len + 1))
+def _write(text: _Text, out_dir: Path, seq_len: int, record: BuildRecord) -> Manifest:
+    record.add(MANIFEST)
+    shards = tuple(_write_shards(text.blocks(seq_len + 1), out_dir, seq_len + 1, record))
     if not shards:
         raise DataError(
             f"{text.source.name} is too short: its text has {text.read_bytes} tokens,"
@@ -107,6 +144,7 @@ def _write(text: _Text, out_dir: Path, seq_len: int) -> Manifest:
     manifest = Manifest(
         source=text.source.name,
         source_digest=text.digest,
+        read_with=text.reading.options,
         tokenizer=TOKENIZER,
         vocab_size=VOCAB_SIZE,
         row_tokens=seq_len + 1,
@@ -118,11 +156,14 @@ def _write(text: _Text, out_dir: Path, seq_len: int) -> Manifest:
     return manifest
 
 
-def _write_shards(blocks: Iterator[Tokens], out_dir: Path, row_tokens: int) -> Iterator[Shard]:
+def _write_shards(
+    blocks: Iterator[Tokens], out_dir: Path, row_tokens: int, record: BuildRecord
+) -> Iterator[Shard]:
     for number, first in enumerate(blocks):
-        name = f"shard-{number:05d}.arrow"
+        name = shard_name(number)
+        record.add(name)
         with durable_file(out_dir / name) as file:
-            writer = ShardWriter(file, row_tokens)
+            writer = ShardWriter(file, row_tokens, VOCAB_SIZE)
             for rows in chain([first], islice(blocks, BLOCKS_PER_SHARD - 1)):
                 writer.write(rows)
             shard = writer.finish(name)
@@ -133,12 +174,14 @@ def _rows(text: bytearray, row_tokens: int) -> Tokens:
     return np.frombuffer(text, np.uint8).astype(np.uint16).reshape(-1, row_tokens)
 
 
-def _refuse_other_data(present: Manifest, out_dir: Path, source: Source, seq_len: int) -> None:
+def _refuse_other_data(
+    present: Manifest, out_dir: Path, source: Source, reading: Reading, seq_len: int
+) -> None:
     if present.seq_len != seq_len:
         difference = f"seq_len={present.seq_len}, not {seq_len}"
     elif present.tokenizer != TOKENIZER:
         difference = f'tokenizer "{present.tokenizer}", not "{TOKENIZER}"'
-    elif present.source_digest != _source_digest(source):
+    elif present.source_digest != _source_digest(source, reading):
         difference = f"{present.source} as it was then, not {source.name} as it is now"
     else:
         return
@@ -147,8 +190,8 @@ def _refuse_other_data(present: Manifest, out_dir: Path, source: Source, seq_len
     )
 
 
-def _source_digest(source: Source) -> str:
-    text = _Text(source, None)
+def _source_digest(source: Source, reading: Reading) -> str:
+    text = _Text(source, reading, None, _nobody)
     for _ in text.pieces():
         pass
     return text.digest
@@ -166,12 +209,6 @@ def _is_whole(manifest: Manifest, out_dir: Path) -> bool:
         finally:
             reader.close()
     return True
-
-
-def _remove_leftovers(out_dir: Path) -> None:
-    (out_dir / MANIFEST).unlink(missing_ok=True)
-    for leftover in (*out_dir.glob("shard-*.arrow"), *out_dir.glob(f"*{TEMPORARY}")):
-        leftover.unlink()
 
 
 @contextmanager

@@ -148,5 +148,6 @@ def shard_reader(folder: Path, manifest: Manifest, number: int) -> ShardReader:
         path=folder / shard.file,
         shard=shard,
         row_tokens=manifest.row_tokens,
+        vocab_size=manifest.vocab_size,
         cure=f"build it again with: {manifest.build_command(folder)}",
     )

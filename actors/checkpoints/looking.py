@@ -11,6 +11,7 @@ from typing import Any
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import is_url
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, file_path, read_manifest, unreadable
 from remesh.parallel.state.headers import ShardHeader, read_header
@@ -45,7 +46,7 @@ def find(target: str) -> CheckpointTarget:
 
     Raises: UserError if there is no such run or checkpoint.
     """
-    place, question, options = target.partition("?")
+    place, question, options = target.partition("?") if is_url(target) else (target, "", "")
     run, step = _split(place)
     storage = _open_run(run, question + options)
     refs = tuple(committed(storage))
@@ -96,7 +97,7 @@ def _split(place: str) -> tuple[str, str]:
 
 
 def _open_run(run: str, options: str) -> Storage:
-    if "://" in run:
+    if is_url(run):
         return open_storage(run + options)
     path = Path(run)
     if path.is_file():

@@ -21,6 +21,7 @@ from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, no_room
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import is_url
 
 
 def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
@@ -124,7 +125,7 @@ def _anchored(job: Job) -> Job:
     """The job with its paths from the root: workers have other working directories."""
     data = job.data.model_copy(update={"dir": str(Path(job.data.dir).absolute())})
     url = job.checkpoint.url
-    if url is None or "://" in url:
+    if url is None or is_url(url):
         return job.model_copy(update={"data": data})
     checkpoint = job.checkpoint.model_copy(update={"url": str(Path(url).absolute())})
     return job.model_copy(update={"data": data, "checkpoint": checkpoint})

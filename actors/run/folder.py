@@ -27,8 +27,10 @@ from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.control.words.run_format import RunFormatError, from_file, to_file
 from remesh.orchestrator.job.curve import Fingerprint, difference
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import masked
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, read_manifest
+from remesh.parallel.state.root_manifest import parse_name
 from remesh.parallel.state.storage import Storage
 
 FINGERPRINT = "fingerprint.json"
@@ -44,6 +46,10 @@ _FORGOTTEN = re.compile(
     r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run)\.json",
     re.ASCII,
 )
+# All that a run looks at begins so. What else lies in its folder, a volume's lost+found say, is
+# none of its business.
+_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, CONTACT)
+_ROOMS = ("claims", "journal", "faults")
 
 
 class RunFolder:
@@ -56,13 +62,13 @@ class RunFolder:
         self.path = path
         self.storage = LocalStorage(path)
         self.guarded: Storage = open_storage(url) if url else self.storage
-        self._place = url or str(path)
+        self._place = masked(url) if url else str(path)
         self._cure = f"with --set checkpoint.{'url=URL' if url else 'dir=DIR'}"
 
     def probe(self) -> None:
         """See now, not at the first save, that both places take files. Crash leftovers go."""
+        self._sweep()
         try:
-            self.storage.sweep()
             _try_to_write(self.storage)
         except OSError as error:
             raise UserError(
@@ -75,6 +81,19 @@ class RunFolder:
             raise UserError(
                 f"{self._place}: cannot be written: {error.strerror or error}; give the run "
                 f"another place {self._cure}"
+            ) from None
+
+    def _sweep(self) -> None:
+        try:
+            there = self.storage.folders()
+            self.storage.sweep(["", *(f for f in there if f in _ROOMS or parse_name(f))])
+        except NotADirectoryError:
+            return  # a file in its place: writing to it says so
+        except OSError as error:
+            raise UserError(
+                f"{error.filename}: cannot be read: {error.strerror}; it belongs to the run in "
+                f"{self.path}: let this user read it, or give the run another folder with "
+                f"--set checkpoint.dir=DIR"
             ) from None
 
     def lock(self) -> IO[str]:
@@ -110,7 +129,8 @@ class RunFolder:
         against a controller that is still alive somewhere.
         """
         for storage in (self.storage, self.guarded):
-            for path in filter(_FORGOTTEN.fullmatch, storage.list("")):
+            found = [path for prefix in _PREFIXES for path in storage.list(prefix)]
+            for path in filter(_FORGOTTEN.fullmatch, found):
                 storage.delete(path)
 
     def fingerprint(self) -> Fingerprint | None:
@@ -232,9 +252,10 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
     while not _is_claimed(storage, number, run):
         if time.monotonic() > deadline_s:
             raise CheckpointError(
-                f"{place} is not one place for all nodes: here it holds no {claim_path(number)} of "
-                f"this run, which its start has put there; use a folder that all nodes share with "
-                f"--set checkpoint.dir=DIR, or a bucket with --set checkpoint.url=URL"
+                f"{masked(place)} is not one place for all nodes: here it holds no "
+                f"{claim_path(number)} of this run, which its start has put there; use a folder "
+                f"that all nodes share with --set checkpoint.dir=DIR, or a bucket with "
+                f"--set checkpoint.url=URL"
             )
         time.sleep(wait_s / 20)
 

@@ -1,19 +1,25 @@
 """Storage on a local or shared file system: what a run keeps, below one folder."""
 
+import builtins
 import contextlib
 import os
+import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from remesh.data.durable import DISK, Disk, appearing
+from remesh.data.regular_file import open_regular, read_bounded
 from remesh.parallel.state.storage import Blob
 
 TEMPORARY = ".tmp-"
 ABANDONED_S = 60.0
 ALL_MAY_READ = 0o666
 OWNER_ONLY = 0o600
+
+_MAX_GET_BYTES = 1 << 28  # of a file that is read whole: what is larger is read by ranges
+_TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}", re.ASCII)
 
 # At once: with more, ext4 looks for large pages, which takes several times as long as writing.
 _WRITE_BYTES = 2**20
@@ -30,10 +36,10 @@ class LocalStorage:
         self._disk = disk
 
     def get(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
+        return read_bounded(self.root / path, _MAX_GET_BYTES)
 
     def get_range(self, path: str, offset: int, length: int) -> bytes:
-        with (self.root / path).open("rb") as file:
+        with open_regular(self.root / path) as file:
             file.seek(offset)
             return file.read(length)
 
@@ -68,12 +74,31 @@ class LocalStorage:
         with contextlib.suppress(FileNotFoundError):
             self._disk.sync_folder(folder)
 
-    def sweep(self) -> None:
-        """Remove what writers that died have left unfinished: no write goes on for a minute."""
-        for path in filter(_is_temporary, self._walk("")):
+    def folders(self) -> builtins.list[str]:
+        """Names of the folders in the root, without links to some."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return []
+
+    def sweep(self, folders: Iterable[str]) -> None:
+        """Remove what writers that died have left unfinished in these folders, "" being the root:
+        no write goes on for a minute.
+        """
+        for folder in folders:
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - (self.root / path).stat().st_mtime > ABANDONED_S:
+                for path in self._abandoned(folder):
                     self.delete(path)
+
+    def _abandoned(self, folder: str) -> builtins.list[str]:
+        oldest_s = time.time() - ABANDONED_S
+        with os.scandir(self.root / folder) as entries:
+            return [
+                f"{folder}/{entry.name}".lstrip("/")
+                for entry in entries
+                if _is_temporary(entry.name)
+                and entry.is_file(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_mtime < oldest_s
+            ]
 
     def _removed(self, folder: Path) -> bool:
         try:
@@ -108,15 +133,19 @@ class LocalStorage:
                 return
 
     def _walk(self, prefix: str) -> Iterator[str]:
-        """A folder that cannot be read is an error: a run must not take it for an empty one."""
+        """A folder that cannot be read is an error: a run must not take it for an empty one.
+
+        One that holds no path with the prefix is not looked into.
+        """
         start = self.root / prefix.rpartition("/")[0]
-        for folder, _, files in os.walk(start, onerror=_unless_missing):
-            paths = [str(Path(folder, name).relative_to(self.root)) for name in files]
-            yield from (path for path in paths if path.startswith(prefix))
+        for folder, folders, files in os.walk(start, onerror=_unless_missing):
+            here = Path(folder).relative_to(self.root)
+            folders[:] = [name for name in folders if str(here / name).startswith(prefix)]
+            yield from (path for name in files if (path := str(here / name)).startswith(prefix))
 
 
 def _is_temporary(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(TEMPORARY)
+    return _TEMPORARY_NAME.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def _unless_missing(error: OSError) -> None:

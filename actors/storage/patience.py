@@ -2,11 +2,13 @@
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Thread
 from typing import TypeVar
+
+from remesh.orchestrator.user_text import masked
 
 T = TypeVar("T")
 
@@ -23,10 +25,18 @@ class Patience:
     bytes_per_s: float = 5e6
     pause_s: float = 0.2
 
-    def ask(self, call: Callable[[float], T], *, what: str, num_bytes: int = 0) -> T:
+    def ask(
+        self,
+        call: Callable[[float], T],
+        *,
+        what: str,
+        num_bytes: int = 0,
+        hidden: Sequence[str] = (),
+    ) -> T:
         """The result of `call`, which is handed the seconds that a try may take.
 
-        Raises: OSError that says `what` failed, how, and what to do; answers as they are.
+        Raises: OSError that says `what` failed, how, and what to do, without the `hidden` words;
+        answers as they are.
         """
         limit_s = self.try_s + num_bytes / self.bytes_per_s
         for number in range(1, self.num_tries + 1):
@@ -36,14 +46,23 @@ class Patience:
                 raise
             except PermissionError as error:
                 cure = "check the credentials and what they are allowed to do"
-                raise PermissionError(errno.EACCES, f"{what} is refused: {error}; {cure}") from None
+                said = without(hidden, str(error))
+                raise PermissionError(errno.EACCES, f"{what} is refused: {said}; {cure}") from None
             except Exception as error:  # noqa: BLE001 - each library has its own
                 failure = str(error) or f"no answer within {limit_s:g} s"
             if number < self.num_tries:
                 time.sleep(self.pause_s * 2 ** (number - 1))
         tries = f"failed {self.num_tries} times"
         cure = "check the address, that it answers from here, and the credentials"
-        raise OSError(errno.EIO, f"{what} {tries}, the last time with: {failure}; {cure}")
+        said = without(hidden, failure)
+        raise OSError(errno.EIO, f"{what} {tries}, the last time with: {said}; {cure}")
+
+
+def without(hidden: Sequence[str], text: str) -> str:
+    """What a library says, without the options of a URL that were given to it."""
+    for word in filter(None, hidden):
+        text = text.replace(word, "***")
+    return masked(text)
 
 
 def within(limit_s: float, call: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ milliseconds both can win there.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -27,18 +27,24 @@ OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 
 
 class RemoteStorage:
-    """Paths are relative, with "/", below `root`; messages name `url`.
+    """Paths are relative, with "/", below `root`; messages name `url`, and no `hidden` word.
 
     Raises: OSError with the cure, once patience is at its end.
     """
 
     def __init__(
-        self, files: AbstractFileSystem, root: str, url: str, patience: Patience | None = None
+        self,
+        files: AbstractFileSystem,
+        root: str,
+        url: str,
+        patience: Patience | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         self._files = files
         self._root = root.strip("/") if _is_object_store(files) else root.rstrip("/")
         self._url = url
         self._patience = patience or Patience()
+        self._hidden = hidden
 
     def get(self, path: str) -> bytes:
         data: bytes = self._ask("get", path, self._call("cat_file", self._full(path)))
@@ -131,7 +137,7 @@ class RemoteStorage:
         self, verb: str, path: str, call: Callable[[float], Any], *, num_bytes: int = 0
     ) -> Any:
         what = f"{self._url}: {verb} {path}"
-        return self._patience.ask(call, what=what, num_bytes=num_bytes)
+        return self._patience.ask(call, what=what, num_bytes=num_bytes, hidden=self._hidden)
 
 
 def _is_object_store(files: AbstractFileSystem) -> bool:

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import fsspec
 
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.storage.patience import Patience
+from remesh.actors.storage.patience import Patience, without
 from remesh.actors.storage.remote_storage import OBJECT_STORES, RemoteStorage
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import is_url, masked, place_problem
 from remesh.parallel.state.storage import Storage
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region"}
@@ -25,19 +26,17 @@ def open_storage(url: str, patience: Patience | None = None) -> Storage:
 
     Nothing is asked of the place yet. Raises: UserError with the cure.
     """
-    parts = urlsplit(url)
-    if not parts.scheme or "://" not in url:
+    if problem := place_problem(url):
+        raise UserError(f"{masked(url)} {problem}")
+    if not is_url(url):
         return LocalStorage(Path(url))
+    parts = _parts(url)
     if parts.scheme in ("file", "local"):
-        return LocalStorage(Path(unquote(parts.path)))
-    if parts.password:
-        raise UserError(
-            f"{parts.scheme}://{parts.hostname}: a URL is written to logs and may hold no "
-            "password; give credentials by the environment"
-        )
+        return LocalStorage(_file_path(parts))
     if parts.scheme in OBJECT_STORES and not parts.netloc:
-        raise UserError(f"{url}: names no bucket; write {parts.scheme}://BUCKET/FOLDER")
+        raise UserError(f"{masked(url)}: names no bucket; write {parts.scheme}://BUCKET/FOLDER")
     options: dict[str, Any] = dict(parse_qsl(parts.query))
+    hidden = tuple(options.values())
     place = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme in ("s3", "s3a"):
         options = _s3_options(place, options)
@@ -46,10 +45,29 @@ def open_storage(url: str, patience: Patience | None = None) -> Storage:
     except (ImportError, ValueError) as error:
         package = _INSTALL.get(parts.scheme)
         cure = f"pip install {package}" if package else "use a path or another URL"
-        raise UserError(f"{place}: cannot be opened: {error}; {cure}") from None
+        said = without(hidden, str(error))
+        raise UserError(f"{place}: cannot be opened: {said}; {cure}") from None
     if parts.scheme in ("s3", "s3a"):
         files.retries = 1  # all tries are counted by our patience, and so are their answers
-    return RemoteStorage(files, root, place, patience)
+        hidden = ()  # it takes no option that is secret
+    return RemoteStorage(files, root, place, patience, hidden)
+
+
+def _parts(url: str) -> SplitResult:
+    """A key may hold a '#', which starts nothing here."""
+    try:
+        return urlsplit(url, allow_fragments=False)
+    except ValueError as error:
+        raise UserError(f"{masked(url)}: is no URL: {error}") from None
+
+
+def _file_path(parts: SplitResult) -> Path:
+    if parts.query:
+        raise UserError(
+            f"{masked(parts.geturl())}: a file's URL takes no options; write a question mark that "
+            f"belongs to the name as %3F"
+        )
+    return Path(unquote(parts.path))
 
 
 def _s3_options(place: str, options: dict[str, str]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from remesh.orchestrator.user_text import place_text, user_path
+
 LS_EXAMPLES = """\b
 Examples:
 remesh checkpoint ls runs/tiny
@@ -60,6 +62,7 @@ CheckpointArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN[/STEP]",
+        parser=place_text,
         help="A run's folder or URL, or its job file; a step is a number or a checkpoint's name.",
     ),
 ]
@@ -100,7 +103,9 @@ def show(target: CheckpointArgument, *, as_json: AsJson = False) -> int:
 @app.command("export", epilog=EXPORT_EXAMPLES)
 def export(
     target: CheckpointArgument,
-    out: Annotated[str, typer.Argument(metavar="DIR", help="An empty folder, or a new one.")],
+    out: Annotated[
+        str, typer.Argument(metavar="DIR", parser=place_text, help="An empty folder, or a new one.")
+    ],
     *,
     form: Annotated[ExportFormat, typer.Option("--to", help="The format to write.")],
     dtype: Annotated[
@@ -121,14 +126,22 @@ def export(
 
 @app.command("import", epilog=IMPORT_EXAMPLES)
 def import_(
-    source: Annotated[str, typer.Argument(metavar="DIR", help="The folder with the weights.")],
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    source: Annotated[
+        str, typer.Argument(metavar="DIR", parser=place_text, help="The folder with the weights.")
+    ],
+    job: Annotated[
+        Path, typer.Argument(metavar="JOB", parser=user_path, help="The job file (TOML).")
+    ],
     *,
     form: Annotated[ExportFormat, typer.Option("--from", help="The format to read.")],
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
     ] = None,
+    new_tokenizer: Annotated[
+        bool,
+        typer.Option("--new-tokenizer", help="Train on tokens that these weights do not know."),
+    ] = False,
 ) -> int:
     """Begin a run with weights from elsewhere: remesh run JOB then goes on from them.
 
@@ -137,13 +150,15 @@ def import_(
     from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.cli.data_commands import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
+    from remesh.orchestrator.job.dataset import check_tokenizer  # noqa: PLC0415
     from remesh.orchestrator.job.job import load_job  # noqa: PLC0415
 
     loaded = load_job(job, overrides or ())
     weights = open_source(loaded, form.value, source)
     ensure_dataset(loaded, typer.echo)
-    digest = Manifest.load(Path(loaded.data.dir)).digest
-    ref = begin_run(loaded, digest, weights, typer.echo)
+    manifest = Manifest.load(Path(loaded.data.dir))
+    check_tokenizer(loaded, manifest, chosen=new_tokenizer)
+    ref = begin_run(loaded, manifest.digest, weights, typer.echo)
     command = shlex.join(
         ["remesh", "run", str(job), *(f"--set={override}" for override in overrides or ())]
     )

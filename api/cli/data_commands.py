@@ -3,20 +3,29 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from remesh.data.documents import READ_PLAINLY, Reading
 from remesh.data.manifest import MANIFEST, Manifest
-from remesh.orchestrator.job.dataset import check_dataset
+from remesh.orchestrator.job.dataset import check_dataset, unused_ids
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
 
 TELL_BYTES = 64 << 20
 
 
-def build_dataset(source: str, out: Path, seq_len: int, note: Callable[[str], None]) -> Manifest:
-    """Builds a dataset, or finds it complete, and says so."""
+def build_dataset(
+    source: str,
+    out: Path,
+    seq_len: int,
+    note: Callable[[str], None],
+    reading: Reading = READ_PLAINLY,
+) -> Manifest:
+    """Builds a dataset, or finds it complete, and says so, with what is not in it."""
     from remesh.data.prepare import build  # noqa: PLC0415 - loads pyarrow
 
     note(f"building {out} from {source}")
-    manifest = build(source, out, seq_len, on_progress=_now_and_then(note))
+    manifest = build(
+        source, out, seq_len, reading=reading, on_progress=_now_and_then(note), tell=note
+    )
     note(
         f"{out}: {manifest.num_rows:,} rows of {manifest.seq_len} tokens in "
         f"{len(manifest.shards)} shards, digest {manifest.digest[:16]}"
@@ -25,7 +34,7 @@ def build_dataset(source: str, out: Path, seq_len: int, note: Callable[[str], No
 
 
 def ensure_dataset(job: Job, note: Callable[[str], None]) -> None:
-    """Builds the job's dataset where there is none yet.
+    """Builds the job's dataset where there is none yet, and tells what of the model it leaves out.
 
     Raises: UserError if there is none and the job names no source, or if it does not fit the job.
     """
@@ -40,6 +49,8 @@ def ensure_dataset(job: Job, note: Callable[[str], None]) -> None:
     else:
         manifest = build_dataset(job.data.source, folder, seq_len, note)
     check_dataset(job, manifest)
+    if said := unused_ids(job, manifest):
+        note(said)
 
 
 def _now_and_then(note: Callable[[str], None]) -> Callable[[int, int], None]:

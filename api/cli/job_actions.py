@@ -98,6 +98,7 @@ def submission_of(request: SubmitRequest, folder: Path) -> Submission:
         source=str(request.job),
         overrides=tuple(request.overrides),
         folder=str(folder.absolute()),
+        home=str(Path("~").expanduser()),
     )
 
 

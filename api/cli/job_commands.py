@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from remesh.orchestrator.user_text import user_path
+
 EXIT_CODES = """Exit codes with --wait and -f are those of the job: 0 finished, 2 user error, \
 3 failed, 4 unreachable, 143 stopped."""
 SUBMIT_EXAMPLES = f"""\b
@@ -55,7 +57,9 @@ Wait = Annotated[bool, typer.Option("--wait", help="Follow the job to its end.")
 
 @app.command(epilog=SUBMIT_EXAMPLES)
 def submit(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    job: Annotated[
+        Path, typer.Argument(metavar="JOB", parser=user_path, help="The job file (TOML).")
+    ],
     *,
     address: ServerAddress = None,
     overrides: Annotated[

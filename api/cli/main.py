@@ -18,6 +18,7 @@ from remesh.cli import job_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
+from remesh.orchestrator.user_text import masked, path_text, user_path
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
 
 RUN_EXAMPLES = """\b
@@ -46,6 +47,7 @@ BUILD_EXAMPLES = """\b
 Examples:
 remesh data build python-stdlib --out runs/data/python-stdlib-128 --seq-len 128
 remesh data build texts/ --out runs/data/texts --seq-len 1024
+remesh data build posts.jsonl.gz --text-key content --out runs/data/posts --seq-len 1024
 """
 
 app = typer.Typer(
@@ -67,7 +69,9 @@ if TYPE_CHECKING:
 RunTarget = Annotated[
     Path | None,
     typer.Argument(
-        metavar="RUN_DIR|JOB", help="A run's folder or its job file; default: the newest run."
+        metavar="RUN_DIR|JOB",
+        parser=user_path,
+        help="A run's folder or its job file; default: the newest run.",
     ),
 ]
 
@@ -85,7 +89,9 @@ def options(
 
 @app.command(epilog=RUN_EXAMPLES)
 def run(  # noqa: PLR0913 - each parameter is an option of the command
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+    job: Annotated[
+        Path, typer.Argument(metavar="JOB", parser=user_path, help="The job file (TOML).")
+    ],
     *,
     overrides: Annotated[
         list[str] | None,
@@ -102,7 +108,8 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
         typer.Option(metavar="WHAT@STEP", help="Kill a worker or a node as a step begins."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report of the run as JSON.")
+        Path | None,
+        typer.Option(metavar="FILE", parser=user_path, help="Write a report of the run as JSON."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
@@ -184,16 +191,36 @@ def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
 def build(
     source: Annotated[
         str,
-        typer.Argument(help='A folder, a text or JSON-lines file, or "python-stdlib".'),
+        typer.Argument(
+            parser=path_text, metavar="SOURCE", help='A folder, a file, or "python-stdlib".'
+        ),
     ],
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The dataset's folder.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", parser=user_path, help="The dataset's folder.")
+    ],
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a training sequence.")],
+    text_key: Annotated[
+        str, typer.Option(metavar="KEY", help="The key of the text in JSON lines.")
+    ] = "text",
+    skip_bad_lines: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Leave out and count up to N bad JSON lines.")
+    ] = 0,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENDING", help="Read files with this ending as text too, as .html."),
+    ] = None,
 ) -> int:
-    """Build a dataset of fixed-length rows out of text."""
-    from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
+    """Build a dataset of fixed-length rows out of text.
 
-    build_dataset(source, out, seq_len, typer.echo)
+    Text is what ends in .txt, .md, .rst or .py, and JSON lines in .jsonl or .ndjson, also behind
+    .gz, .bz2 or .xz. What a folder holds besides is left out, and named.
+    """
+    from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
+    from remesh.data.documents import Reading  # noqa: PLC0415
+
+    reading = Reading(text_key=text_key, skip_bad_lines=skip_bad_lines, also=tuple(also or ()))
+    build_dataset(source, out, seq_len, typer.echo, reading)
     return 0
 
 
@@ -204,9 +231,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return app(args=args, prog_name="remesh", standalone_mode=False) or 0
     except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the user gets a line
         if os.environ.get("REMESH_TRACEBACK"):
-            traceback.print_exception(error)
+            sys.stderr.write(masked("".join(traceback.format_exception(error))))
         text, code = _explain(error)
-        sys.stderr.write(f"remesh: {' '.join(text.split())}\n")
+        sys.stderr.write(f"remesh: {' '.join(masked(text).split())}\n")
         return code
 
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from remesh.orchestrator.user_text import user_path
+
 SCALE_EXAMPLES = """\b
 Examples:
 remesh scale examples/tiny.toml --nodes 1
@@ -22,7 +24,10 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command(epilog=SCALE_EXAMPLES)
 def scale(
     target: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR|JOB", help="A run's folder or its job file.")
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR|JOB", parser=user_path, help="A run's folder or its job file."
+        ),
     ],
     *,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the run is to use.")],
@@ -40,7 +45,11 @@ def drain(
     *,
     run: Annotated[
         Path | None,
-        typer.Option(metavar="RUN_DIR|JOB", help="The run that is to leave it [default: newest]."),
+        typer.Option(
+            metavar="RUN_DIR|JOB",
+            parser=user_path,
+            help="The run that is to leave it [default: newest].",
+        ),
     ] = None,
 ) -> int:
     """Have a live run leave a node at the next step boundary, so that it can be taken away."""

@@ -16,11 +16,14 @@ from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import open_display
 from remesh.data.durable import durable_file
+from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.job.kills import check_kills, parse_kill
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import RemeshError, UserError
+
+_MAX_REPORT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,10 @@ def write_report(path: Path, report: dict[str, Any]) -> None:
 
 def _prepare_report(path: Path) -> None:
     """Finds out before the run whether its report can be written, and drops an older one."""
+    if os.path.lexists(path) and not _is_report(path):
+        raise UserError(
+            f"--report {path}: what is there is no report of a run; remove it, or name another file"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -123,6 +130,16 @@ def _prepare_report(path: Path) -> None:
         raise UserError(f"--report {path}: cannot be written: {error.strerror}") from None
     if not os.access(path.parent, os.W_OK):
         raise UserError(f"--report {path}: the folder {path.parent} is read-only")
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file is one of ours, or an empty one that was made for it."""
+    try:
+        encoded = read_bounded(path, _MAX_REPORT_BYTES)
+        found = json.loads(encoded or '{"status": "", "losses": []}')
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and {"status", "losses"} <= found.keys()
 
 
 def _last_words(status: RunStatus) -> str:

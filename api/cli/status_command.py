@@ -30,9 +30,11 @@ def run_dir_of(target: Path | None) -> Path:
     if target is None:
         return _newest_run(RUNS)
     if target.is_file():
-        return load_job(target).run_dir
+        return _run_dir_of_job(target)
     if not target.is_dir():
-        raise UserError(f"{target}: no such run; name its folder, such as runs/tiny, or a job file")
+        raise UserError(
+            f"{target.absolute()}: no such run; name its folder, such as runs/tiny, or a job file"
+        )
     return target
 
 
@@ -55,6 +57,17 @@ def show_events(console: Console, events: Iterable[Mapping[str, Any]]) -> None:
 def print_json(value: Any) -> None:
     """One JSON value on standard output, for a program to read."""
     print(json.dumps(value, indent=1))  # noqa: T201 - neither wrapped nor coloured
+
+
+def _run_dir_of_job(job: Path) -> Path:
+    folder = load_job(job).run_dir
+    if folder.is_dir():
+        return folder
+    counts = "" if folder.is_absolute() else f"; {folder} counts from the working directory"
+    raise UserError(
+        f"{folder.absolute()}: there is no run here{counts}; name the run's folder, or start one "
+        f"with: remesh run {job}"
+    )
 
 
 def _newest_run(folder: Path) -> Path:

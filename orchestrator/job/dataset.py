@@ -6,7 +6,7 @@ from remesh.orchestrator.user_errors import UserError
 
 
 def check_dataset(job: Job, manifest: Manifest) -> None:
-    """Raises: UserError if the length of the rows or the vocabulary does not fit the job."""
+    """Raises: UserError if the rows or the vocabulary do not fit the job."""
     where = f"the data in {job.data.dir}"
     if manifest.seq_len != job.train.seq_len:
         raise UserError(
@@ -17,4 +17,34 @@ def check_dataset(job: Job, manifest: Manifest) -> None:
         raise UserError(
             f"{where} has a vocabulary of {manifest.vocab_size} and model.vocab_size = "
             f"{job.model.vocab_size}; set it to at least {manifest.vocab_size}"
+        )
+    rows, batch = manifest.num_rows, job.train.global_batch
+    if rows < batch:
+        raise UserError(
+            f"{where} has {rows} row{'s' * (rows != 1)} and train.global_batch = {batch}; a step "
+            f"would train some of them twice: use a smaller batch, or more text"
+        )
+
+
+def unused_ids(job: Job, manifest: Manifest) -> str | None:
+    """What to tell of a vocabulary that is wider than the dataset's; None where it is not."""
+    if manifest.vocab_size == job.model.vocab_size:
+        return None
+    return (
+        f"the data in {job.data.dir} has a vocabulary of {manifest.vocab_size} "
+        f"({manifest.tokenizer}) and model.vocab_size = {job.model.vocab_size}; the model learns "
+        f"nothing of the other {job.model.vocab_size - manifest.vocab_size} ids"
+    )
+
+
+def check_tokenizer(job: Job, manifest: Manifest, *, chosen: bool) -> None:
+    """Whether weights from elsewhere know the dataset's tokens by the same ids.
+
+    `chosen` says that the user knows they do not. Raises: UserError.
+    """
+    if manifest.vocab_size != job.model.vocab_size and not chosen:
+        raise UserError(
+            f"the model has a vocabulary of {job.model.vocab_size} and the data in {job.data.dir} "
+            f"one of {manifest.vocab_size} ({manifest.tokenizer}): its ids would mean other words "
+            f"to these weights; to teach them the new ones anyway, add --new-tokenizer"
         )

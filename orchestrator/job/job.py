@@ -4,16 +4,19 @@ A job is a frozen value. It is read from TOML with `load_job`; relative folders 
 working directory, not from the file, so that a job file can be shared.
 """
 
+import codecs
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from remesh.data.cursor import MAX_POSITION
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.job.checks import rule_problems
 from remesh.orchestrator.job.curve import Fingerprint, bits_of, curve_of
+from remesh.orchestrator.job.overrides import put
 from remesh.orchestrator.job.problems import first_problem
 from remesh.orchestrator.job.tables import (
     TABLE,
@@ -151,19 +154,22 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     return parse_job(read_job_file(path), name=str(path), overrides=overrides)
 
 
-def parse_job(text: str, *, name: str, overrides: Sequence[str] = ()) -> Job:
-    """The job in a text; `name` stands in errors. Raises as `load_job`."""
+def parse_job(text: str, *, name: str, overrides: Sequence[str] = (), home: str = "") -> Job:
+    """The job in a text; `name` stands in errors, and `~` in it is `home`.
+
+    Raises as `load_job`.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{name}: not TOML: {error}") from None
     except RecursionError:
         raise UserError(f"{name}: not a job file: its values are nested too deeply") from None
-    overridden = [_override(tables, assignment) for assignment in overrides]
+    overridden = [put(tables, assignment) for assignment in overrides]
     try:
-        return Job.model_validate(tables)
+        return Job.model_validate(tables, context={"home": home})
     except ValidationError as error:
-        problem = first_problem(error, Job)
+        problem = first_problem(error, Job, overrides)
         by_override = any(problem.startswith((key, _unknown(key))) for key in overridden)
         raise UserError(f"{'--set' if by_override else name}: {problem}") from None
 
@@ -171,7 +177,8 @@ def parse_job(text: str, *, name: str, overrides: Sequence[str] = ()) -> Job:
 def read_job_file(path: Path) -> str:
     """The text of a job file. Raises: UserError if it cannot be one."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:  # a pipe as well, but nothing that has no end
+            content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise UserError(
             f"{path}: no such file; name a job file, such as examples/tiny.toml"
@@ -179,42 +186,24 @@ def read_job_file(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     if len(content) > MAX_FILE_BYTES:
-        raise UserError(f"{path}: {len(content)} bytes; a job file has at most {MAX_FILE_BYTES}")
+        raise UserError(f"{path}: too large; a job file has at most {MAX_FILE_BYTES} bytes")
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path}: not TOML: it is UTF-16; save it as UTF-8")
     try:
-        return content.decode()
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not TOML: not UTF-8 text at byte {error.start}") from None
-
-
-def _override(tables: dict[str, Any], assignment: str) -> str:
-    """Puts `table.key=value` into `tables`; gives the key."""
-    key, equals, text = assignment.partition("=")
-    table, dot, field = key.strip().partition(".")
-    if not (equals and dot and table and field):
-        raise UserError(f"--set {assignment}: expected TABLE.KEY=VALUE, such as train.steps=100")
-    place = tables.setdefault(table, {})
-    if isinstance(place, dict):
-        place[field] = _toml_value(text.strip())
-    return f"{table}.{field}"
 
 
 def _unknown(key: str) -> str:
     return f"{key.partition('.')[0]}: unknown table"
 
 
-def _toml_value(text: str) -> Any:
-    """The text as a TOML value; as it stands where it is none."""
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
-    return parsed["value"] if set(parsed) == {"value"} else text
-
-
 def _cross_problems(job: Job) -> Iterator[str]:
     """What is wrong between tables, the first thing first."""
     yield from rule_problems(job.model, job.train, job.parallel, job.zero, job.elastic)
     yield from _bound_problems(job)
+    yield from _reach_problems(job)
 
 
 def _bound_problems(job: Job) -> Iterator[str]:
@@ -234,4 +223,15 @@ def _bound_problems(job: Job) -> Iterator[str]:
         yield (
             f"elastic.min_nodes = {low} is above {bound}: a node without a worker is of "
             f"no use; lower the one or raise the other"
+        )
+
+
+def _reach_problems(job: Job) -> Iterator[str]:
+    """Whether the samples of the last step still have a position."""
+    steps, batch = job.train.steps, job.train.global_batch
+    last = parse_skips(job.data.skip).batch_of(steps)
+    if last * batch > MAX_POSITION:
+        yield (
+            f"data.skip has step {steps} train batch {last}, which with train.global_batch = "
+            f"{batch} ends beyond position {MAX_POSITION}; skip fewer batches"
         )

@@ -8,6 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from remesh.orchestrator.job.overrides import cure
+from remesh.orchestrator.user_text import masked
+
 MAX_SHOWN = 60
 TABLE_ERRORS = ("model_type", "model_attributes_type", "dict_type")
 WANTED = {
@@ -28,21 +31,25 @@ WANTED = {
 }
 
 
-def first_problem(error: ValidationError, schema: type[BaseModel]) -> str:
+def first_problem(
+    error: ValidationError, schema: type[BaseModel], overrides: Sequence[str] = ()
+) -> str:
     """The line for the user. An unknown key comes first: it explains the one that is missing."""
     details = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
     unknown = [item for item in details if item["type"] == "extra_forbidden"]
     chosen = (unknown or details)[0]
     key = _key(chosen)
     same_key = [item for item in details if _key(item) == key]
-    return _text(chosen, same_key, schema)
+    kinds = [item["type"] for item in same_key]
+    return _text(chosen, same_key, schema) + cure(key, kinds, overrides)
 
 
 def _text(chosen: ErrorDetails, same_key: Sequence[ErrorDetails], schema: type[BaseModel]) -> str:
     key = _key(chosen)
     match chosen["type"]:
         case "value_error":
-            return str(chosen["ctx"]["error"])
+            seen = f"{key} = {_shown(chosen['input'])} " if "." in key else ""
+            return f"{seen}{chosen['ctx']['error']}"
         case "extra_forbidden":
             return f"{key}: unknown {'key' if '.' in key else 'table'}; {_nearest(key, schema)}"
         case "missing" if "." not in key:
@@ -70,7 +77,7 @@ def _wanted(item: ErrorDetails) -> str:
 
 def _shown(value: Any) -> str:
     """The value roughly as the file writes it, cut where it is long."""
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = masked(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 

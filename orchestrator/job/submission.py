@@ -17,6 +17,7 @@ from remesh.data.sources import STDLIB
 from remesh.orchestrator.job.curve import difference
 from remesh.orchestrator.job.job import Job, parse_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import is_url, masked
 
 KEY = "remesh"
 # The metadata stands as JSON in the driver's environment, where a value may have 128 KiB.
@@ -28,7 +29,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """One attempt at a job. `text` is the job file, `source` its name, and relative folders in it
-    count from `folder`, where the command ran.
+    count from `folder`, where the command ran; `~` in them is `home`.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Submission:
     source: str
     overrides: tuple[str, ...] = ()
     folder: str
+    home: str = ""
 
     @property
     def ray_id(self) -> str:
@@ -45,7 +47,8 @@ class Submission:
 
     def job(self) -> Job:
         """The job with all its folders from the root. Raises: UserError as load_job."""
-        return _anchored(parse_job(self.text, name=self.source, overrides=self.overrides), self)
+        job = parse_job(self.text, name=self.source, overrides=self.overrides, home=self.home)
+        return _anchored(job, self)
 
     def metadata(self) -> dict[str, str]:
         """Raises: UserError if the job file is too large to travel."""
@@ -97,7 +100,7 @@ def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
         if isinstance(value, Mapping):
             yield from _leaves(f"{prefix}{key}.", value)
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{key}", masked(value) if isinstance(value, str) else value
 
 
 def _anchored(job: Job, submission: Submission) -> Job:
@@ -108,5 +111,8 @@ def _anchored(job: Job, submission: Submission) -> Job:
     if source not in (None, STDLIB):
         source = rooted(source)
     data = job.data.model_copy(update={"dir": rooted(job.data.dir), "source": source})
-    checkpoint = job.checkpoint.model_copy(update={"dir": rooted(job.run_dir)})
+    url = job.checkpoint.url
+    if url is not None and not is_url(url):
+        url = rooted(url)
+    checkpoint = job.checkpoint.model_copy(update={"dir": rooted(job.run_dir), "url": url})
     return job.model_copy(update={"data": data, "checkpoint": checkpoint})

@@ -7,10 +7,18 @@ turning it into a number would hide it.
 from ipaddress import IPv4Address
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 from remesh.data.data_error import DataError
 from remesh.data.skips import parse_skips
+from remesh.orchestrator.user_text import from_home, path_problem, place_problem
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 
 TABLE = ConfigDict(
@@ -28,9 +36,28 @@ Degree = Annotated[int, Field(ge=1, le=2**16)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-Folder = Annotated[str, Field(min_length=1, max_length=4096)]
+PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 FloatKind = Literal["fp32", "bf16"]
+
+
+def _path(text: str, info: ValidationInfo) -> str:
+    return _from_home(text, path_problem(text), info)
+
+
+def _place(text: str, info: ValidationInfo) -> str:
+    return _from_home(text, place_problem(text), info)
+
+
+def _from_home(text: str, problem: str | None, info: ValidationInfo) -> str:
+    """`~` is the home of who has written the job, where the context names it."""
+    if problem:
+        raise ValueError(problem)
+    return from_home(text, (info.context or {}).get("home", ""))
+
+
+Folder = Annotated[PathText, AfterValidator(_path)]
+FolderOrUrl = Annotated[PathText, AfterValidator(_place)]  # a folder or a URL
 
 
 class JobTable(BaseModel):
@@ -191,7 +218,7 @@ class CheckpointTable(BaseModel):
 
     model_config = TABLE
     dir: Folder | None = None
-    url: Folder | None = None
+    url: FolderOrUrl | None = None
     every: Count = 20
     keep: Count = 3
     keep_every: CountOrZero = 0

@@ -189,7 +189,7 @@ def test_a_bucket_that_is_not_there_is_an_error_with_the_cure(server):
     ("url", "message"),
     [
         ("s3://bucket/x?endpoint=1", "endpoint is no option of s3; use endpoint_override, region"),
-        ("s3://me:secret@bucket/x", "may hold no password; give credentials by the environment"),
+        ("s3://me:secret@bucket/x", "holds a credential .*; give it by the environment"),
         ("s3:///x", "names no bucket; write s3://BUCKET/FOLDER"),
         ("nonsense://x", "nonsense://x: cannot be opened: Protocol not known"),
         ("gs://bucket/x", "pip install gcsfs"),

@@ -211,7 +211,7 @@ def test_a_folder_that_takes_files_is_left_as_it_was(folder):
 
 def test_unfinished_files_of_a_crash_are_gone_after_the_probe(folder):
     commit(folder, 20, 1)
-    half = folder.path / "step-00000020.gen-1" / f"{TEMPORARY}0123"
+    half = folder.path / "step-00000020.gen-1" / f"{TEMPORARY}0123456789abcdef"
     half.write_bytes(b"half")
     os.utime(half, (1.0, 1.0))
     folder.probe()

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from remesh.actors.storage.file_storage import ABANDONED_S, LocalStorage
+from remesh.actors.storage.file_storage import ABANDONED_S, TEMPORARY, LocalStorage
 from remesh.parallel.state.storage import Storage
+
+UNFINISHED = f"{TEMPORARY}0123456789abcdef"
 
 
 @pytest.fixture
@@ -88,11 +90,11 @@ def test_one_of_several_processes_creates_a_file(storage):
 
 def test_unfinished_files_are_not_listed_and_are_swept_once_nobody_writes_them(storage):
     storage.put("step/one", b"1")
-    old = leftover(storage, "step/.tmp-old", age_s=ABANDONED_S + 5)
-    alone = leftover(storage, "other/.tmp-old", age_s=ABANDONED_S + 5)
-    young = leftover(storage, "step/.tmp-young", age_s=1)
+    old = leftover(storage, f"step/{UNFINISHED}", age_s=ABANDONED_S + 5)
+    alone = leftover(storage, f"other/{UNFINISHED}", age_s=ABANDONED_S + 5)
+    young = leftover(storage, f"step/{TEMPORARY}{1:016x}", age_s=1)
     assert storage.list("") == ["step/one"]
-    storage.sweep()
+    storage.sweep(["", "step", "other", "none"])
     assert not old.exists()
     assert not alone.parent.exists()
     assert young.exists()

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,21 @@ def test_a_model_of_other_sizes_is_told_with_the_keys_that_fit(capsys):
     keys = tomllib.loads(error.partition(" needs ")[2].replace(", ", "\n"))
     assert keys == {"num_kv_heads": 2, "rope_theta": 500000.0, "qk_norm": True}
     assert not Path("runs/small/claims").exists()
+
+
+def test_weights_with_other_words_are_not_trained_on_bytes_unasked(capsys):
+    """user 5: 32,000 words of another tokenizer, and a dataset of bytes."""
+    other = replace(MODEL, vocab_size=32000)
+    shapes = parameter_shapes(other)
+    write_model(
+        LocalStorage(Path("hf")), other, lambda want: {x: torch.zeros(shapes[x.name]) for x in want}
+    )
+    arguments = ["import", "--from", "hf", "hf", "job.toml", "--set", "model.vocab_size=32000"]
+    arguments += ["--set", "checkpoint.dir=runs/again"]
+    error = told(capsys, *arguments, code=2)
+    assert "the model has a vocabulary of 32000 and the data in data one of 256 (bytes)" in error
+    assert committed(LocalStorage(Path("runs/again"))) == []
+    assert "runs/again begins with" in told(capsys, *arguments, "--new-tokenizer")
 
 
 @pytest.mark.parametrize(

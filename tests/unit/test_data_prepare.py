@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from remesh.data.build_record import RECORD
 from remesh.data.data_error import DataError
 from remesh.data.manifest import MANIFEST, Manifest
 from remesh.data.prepare import BLOCK_BYTES, build
@@ -187,7 +188,7 @@ def test_a_killed_build_leaves_no_dataset(folder, tmp_path):
     )
     command = [sys.executable, "-c", script, str(folder), str(out)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert [file.name for file in out.iterdir()] == ["shard-00000.arrow.partial"]
+    assert sorted(f.name for f in out.iterdir()) == [RECORD, "shard-00000.arrow.partial"]
     build(str(folder), out, SEQ_LEN)
     assert sorted(f.name for f in out.iterdir()) == ["manifest.json", "shard-00000.arrow"]
 

@@ -24,7 +24,7 @@ BATCH = 24
 def made(tmp_path_factory):
     """A dataset of 18 blocks in two shards, and its rows by number."""
     root = tmp_path_factory.mktemp("stream")
-    text = np.random.default_rng(1).integers(1, 256, 18 << 19, np.uint8)
+    text = np.random.default_rng(1).integers(1, 128, 18 << 19, np.uint8)
     (root / "text.txt").write_bytes(text.tobytes())
     build(str(root / "text.txt"), root / "data", SEQ_LEN)
     rows = text[: len(text) // (SEQ_LEN + 1) * (SEQ_LEN + 1)].reshape(-1, SEQ_LEN + 1)
@@ -43,7 +43,7 @@ def many_shards(tmp_path):
     for number in range(300):
         name = f"{number}.arrow"
         with (tmp_path / name).open("wb") as file:
-            writer = ShardWriter(file, SEQ_LEN + 1)
+            writer = ShardWriter(file, SEQ_LEN + 1, vocab_size=300)
             writer.write(np.full((1, SEQ_LEN + 1), number, np.uint16))
             shards.append(writer.finish(name))
     manifest = dataset_manifest(row_tokens=SEQ_LEN + 1, vocab_size=300, num_rows=300, shards=shards)
@@ -87,6 +87,7 @@ def test_a_step_holds_the_rows_that_the_order_names(made, open_stream):
 
 
 def test_replicas_in_any_number_share_the_same_global_batch(made, open_stream):
+    """cases B064, B068, B070, B072, B073: the order knows neither replicas nor loaders."""
     folder, rows = made
     for cuts in ([0, 24], [0, 12, 24], [0, 1, 9, 24], [0, *range(2, 25, 2)], [0, 0, 24, 24]):
         streams = [open_stream(folder) for _ in pairwise(cuts)]
@@ -102,6 +103,7 @@ def test_replicas_in_any_number_share_the_same_global_batch(made, open_stream):
 
 
 def test_a_new_stream_at_any_step_goes_on_as_the_old_one(made, open_stream):
+    """cases B059, B060, B061, B062, B063: a step's number is the whole position, across epochs."""
     old = open_stream(made[0])
     for step in range(760, 775):
         assert filled(old, step)[1] == filled(open_stream(made[0]), step)[1]
@@ -117,6 +119,7 @@ def test_an_epoch_gives_every_row_once(made, open_stream):
 
 
 def test_resizing_in_the_middle_loses_and_repeats_no_sample(made, open_stream):
+    """cases B067, B068, B069: no rank has a state of its own that could be lost."""
     digests = []
     for replicas_by_step in ([4] * 9, [4, 4, 4, 2, 2, 1, 8, 8, 3]):
         steps = []
@@ -197,6 +200,7 @@ def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream
 
 
 def test_a_short_shard_names_both_sizes(copied, open_stream):
+    """cases B077: the file and both sizes, before step 1."""
     path = copied / "shard-00001.arrow"
     size = path.stat().st_size
     os.truncate(path, size - 1)
@@ -264,6 +268,7 @@ def test_a_block_whose_hash_is_right_but_is_no_arrow_is_refused(copied):
         path=copied / "shard-00000.arrow",
         shard=manifest.shards[0],
         row_tokens=100,
+        vocab_size=256,
         cure="build it again",
     )
     reader.open()

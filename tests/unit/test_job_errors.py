@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,10 @@ def refusal(*overrides: str) -> str:
         ),
         ("checkpoint.vault_bytes=-1", "checkpoint.vault_bytes = -1: expected at least 0"),
         ("train.dtype=fp16", 'train.dtype = "fp16": expected "fp32" or "bf16"'),
-        ("data.skip=30..35", 'data.skip = "30..35": expected a list'),
+        (
+            "data.skip=30..35",
+            """data.skip = "30..35": expected a list; write it as --set 'data.skip=["30..35"]'""",
+        ),
         ("data.skip=[3]", "data.skip = 3: expected a string"),
         (
             'data.skip=["35..30"]',
@@ -152,3 +156,35 @@ def outcome(override):
 def test_any_override_makes_a_job_or_is_refused(key, value):
     found = outcome(f"{key}={value}")
     assert found.num_leaves >= 1 if isinstance(found, Job) else key.split(".")[0] in found
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        ("job.name=2024", """--set 'job.name="2024"'"""),
+        ("data.dir=3", """--set 'data.dir="3"'"""),
+        ("job.name=true", """--set 'job.name="true"'"""),
+        ("train.lr=.0003", "--set train.lr=0.0003"),
+        ("train.lr=3.e-4", "--set train.lr=0.0003"),
+        ("train.steps=1e3", "--set train.steps=1000"),
+        ("train.steps=1,000", "--set train.steps=1000"),
+        ("data.skip=30..35", """--set 'data.skip=["30..35"]'"""),
+        ("elastic.same_bits=False", "--set elastic.same_bits=false"),
+    ],
+)
+def test_an_override_of_the_wrong_kind_says_how_to_write_it(override, cure):
+    """inputs C5: and what it says is what works."""
+    said = refusal(override)
+    assert said.endswith(f"; write it as {cure}")
+    (written,) = shlex.split(cure)[1:]
+    assert isinstance(load_job(TINY, [written]), Job)
+
+
+def test_a_byte_order_mark_in_front_of_a_job_is_no_mistake(tmp_path):
+    """inputs C3: editors put it there. A mark of UTF-16 is named."""
+    marked = tmp_path / "job.toml"
+    marked.write_bytes(b"\xef\xbb\xbf" + TINY.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_job(marked) == load_job(TINY)
+    marked.write_bytes(TINY.read_text().encode("utf-16"))
+    with pytest.raises(UserError, match="UTF-16; save it as UTF-8"):
+        load_job(marked)
