@@ -48,7 +48,7 @@ _FORGOTTEN = re.compile(
 )
 # All that a run looks at begins so. What else lies in its folder, a volume's lost+found say, is
 # none of its business.
-_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, CONTACT)
+_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, BITS, CONTACT)
 _ROOMS = ("claims", "journal", "faults")
 
 

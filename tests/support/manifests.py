@@ -16,7 +16,7 @@ def checkpoint_manifest(ref, files, *, position=0, **more):
     )
 
 
-def dataset_manifest(*, row_tokens=129, vocab_size=256, num_rows=0, shards=()):
+def dataset_manifest(*, row_tokens=129, vocab_size=256, num_rows=24, shards=()):
     return Manifest(
         source="some text",
         source_digest="0" * 32,

@@ -17,7 +17,9 @@ def wide():
     return Console(width=200, color_system=None)
 
 
-def test_a_run_is_named_by_its_folder_or_its_job_file(tmp_path):
+def test_a_run_is_named_by_its_folder_or_its_job_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
     assert run_dir_of(tmp_path) == tmp_path
     assert run_dir_of(TINY) == Path("runs/tiny")
     with pytest.raises(UserError, match="no such run"):

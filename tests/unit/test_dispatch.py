@@ -21,6 +21,7 @@ OPEN = {
     "api/cli/drive.py exit_code",
     "api/cli/main.py _explain",
     "api/cli/status_command.py _cell",
+    "orchestrator/job/overrides.py _written",
     "orchestrator/job/problems.py _text",
     "orchestrator/sim/invariants.py _note",
     "parallel/plan/shares.py share",
