@@ -16,11 +16,13 @@ from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.root_manifest import ShardFile
 
 KINDS = {kind.__name__: kind for kind in get_args(Event)}
 NESTED = {
     "records": StepRecord,
+    "did": StepResult,
     "files": ShardFile,
     "slots": VaultSlot,
     "held": Held,

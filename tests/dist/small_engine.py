@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from remesh.parallel.step.engine import Engine, Work
+from remesh.data.digest import StepDigest
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import Work
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
@@ -46,6 +48,11 @@ def filler(step):
     return fill
 
 
+def written(sums):
+    high, low, count = sums
+    return StepDigest(high=high, low=low, count=count).hex()
+
+
 def started(mesh, engine_spec=None):
     """A new engine at step 0 in this mesh."""
     engine = Engine(engine_spec or spec())
@@ -55,7 +62,12 @@ def started(mesh, engine_spec=None):
 
 
 def work_of(mesh, step, **more):
-    settings = {"fill": filler(step), "stamp": lambda *_: None, **more}
+    settings = {
+        "fill": filler(step),
+        "write_digest": written,
+        "stamp": lambda *_: None,
+        **more,
+    }
     return Work(mesh=mesh, fence=mesh.world.fence, generation=mesh.world.generation, **settings)
 
 

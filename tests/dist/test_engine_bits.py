@@ -5,7 +5,8 @@ import torch
 from small_engine import MODEL, spec, started, state_hash, work_of
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.step.engine import Engine, RankPhase
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import RankPhase
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout

@@ -12,6 +12,7 @@ from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.parallel.plan.step_result import StepResult
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.job.job import parse_job
 from remesh.parallel.groups.collectives import all_reduce_
@@ -86,8 +87,10 @@ class Run:
 
 
 def record(step, loss):
-    numbers = dict.fromkeys(("grad_norm", "lr", "step_s", "ended_s"), 0.0)
-    return StepRecord(step=step, loss=loss, tokens=1, samples=1, digest="", applied=True, **numbers)
+    did = StepResult(
+        loss=loss, grad_norm=0.0, lr=0.0, tokens=1, samples=1, digest="", applied=True
+    )
+    return StepRecord(step=step, did=did, step_s=0.0, ended_s=0.0)
 
 
 def tiny_part():

@@ -4,6 +4,7 @@ from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.root_manifest import ShardFile
 
 
@@ -11,13 +12,15 @@ def records(first, last, ended_s):
     return tuple(
         StepRecord(
             step=step,
-            loss=1.0,
-            grad_norm=1.0,
-            lr=0.1,
-            tokens=10,
-            samples=4,
-            digest=f"d{step}",
-            applied=True,
+            did=StepResult(
+                loss=1.0,
+                grad_norm=1.0,
+                lr=0.1,
+                tokens=10,
+                samples=4,
+                digest=f"d{step}",
+                applied=True,
+            ),
             step_s=0.2,
             ended_s=ended_s,
         )

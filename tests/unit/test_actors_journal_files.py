@@ -10,6 +10,7 @@ from remesh.orchestrator.control.words.commands import Announce, Form
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, StepRecord
 from remesh.orchestrator.user_errors import RemeshError
+from remesh.parallel.plan.step_result import StepResult
 
 OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
 
@@ -17,13 +18,15 @@ OPTIONS = Options(steps=10, max_dp=2, min_workers=1)
 def record(step):
     return StepRecord(
         step=step,
-        loss=1.0 / step,
-        grad_norm=1.0,
-        lr=1e-3,
-        tokens=8,
-        samples=2,
-        digest=f"{step:x}",
-        applied=True,
+        did=StepResult(
+            loss=1.0 / step,
+            grad_norm=1.0,
+            lr=1e-3,
+            tokens=8,
+            samples=2,
+            digest=f"{step:x}",
+            applied=True,
+        ),
         step_s=0.1,
         ended_s=100.0 + step,
     )

@@ -4,16 +4,19 @@ from dataclasses import replace
 from remesh.actors.worker.reporter import PARK_MARGIN_S, REMEMBERED, Reporter
 from remesh.orchestrator.control.words.events import StepsDone
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.parallel.plan.step_result import StepResult
 
 RECORD = StepRecord(
     step=1,
-    loss=1.0,
-    grad_norm=1.0,
-    lr=1e-3,
-    tokens=8,
-    samples=2,
-    digest="0",
-    applied=True,
+    did=StepResult(
+        loss=1.0,
+        grad_norm=1.0,
+        lr=1e-3,
+        tokens=8,
+        samples=2,
+        digest="0",
+        applied=True,
+    ),
     step_s=0.1,
     ended_s=0.0,
 )

@@ -14,6 +14,7 @@ from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.root_manifest import ShardFile
 
 OPTIONS = Options(steps=10, max_dp=1)
@@ -22,13 +23,15 @@ OPTIONS = Options(steps=10, max_dp=1)
 def record(step, digest=None, samples=4):
     return StepRecord(
         step=step,
-        loss=1.0 / 3.0 + step,
-        grad_norm=1e-300,
-        lr=0.003,
-        tokens=512,
-        samples=samples,
-        digest=digest or f"d{step}",
-        applied=True,
+        did=StepResult(
+            loss=1.0 / 3.0 + step,
+            grad_norm=1e-300,
+            lr=0.003,
+            tokens=512,
+            samples=samples,
+            digest=digest or f"d{step}",
+            applied=True,
+        ),
         step_s=0.1,
         ended_s=1.5,
     )
@@ -71,10 +74,11 @@ def test_losses_keep_every_bit_and_a_missing_number_too():
     broken = steps(1, 1)
     worst = [math.nan, math.inf, -0.0, 5e-324, 1.7976931348623157e308]
     for loss in worst:
-        changed = replace(broken.records[0], loss=loss)
+        before = broken.records[0]
+        changed = replace(before, did=replace(before.did, loss=loss))
         event = ev.StepsDone(worker="w", generation=1, records=(changed,))
         decoded, _ = journal.decode(journal.encode(event, 0.0))
-        assert repr(decoded.records[0].loss) == repr(loss)
+        assert repr(decoded.records[0].did.loss) == repr(loss)
 
 
 def test_an_event_of_a_newer_version_is_passed_over_and_so_are_its_fields():

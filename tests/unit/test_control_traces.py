@@ -18,6 +18,7 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import PeerState, StepRecord, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.root_manifest import ShardFile
 
 TRACES = sorted((Path(__file__).parent.parent / "traces").glob("*.txt"))
@@ -32,13 +33,15 @@ def records(text, now_s):
     return tuple(
         StepRecord(
             step=step,
-            loss=5.0,
-            grad_norm=1.0,
-            lr=0.001,
-            tokens=3072,
-            samples=24,
-            digest=f"d{step}",
-            applied=True,
+            did=StepResult(
+                loss=5.0,
+                grad_norm=1.0,
+                lr=0.001,
+                tokens=3072,
+                samples=24,
+                digest=f"d{step}",
+                applied=True,
+            ),
             step_s=0.2,
             ended_s=now_s,
         )
