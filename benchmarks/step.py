@@ -25,7 +25,8 @@ from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, ZeroSpec
-from remesh.parallel.step.engine import Engine, Work
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import Work
 
 Step = Callable[[], None]
 SEQ_LEN = 128
@@ -192,6 +193,7 @@ def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:
         fence=mesh.world.fence,
         generation=mesh.world.generation,
         fill=filling(mesh.data.rank),
+        write_digest=str,
         stamp=lambda *_: None,
     )
 

@@ -52,7 +52,8 @@ from remesh.parallel.state.root_manifest import (
     shard_file_name,
 )
 from remesh.parallel.state.shards import encode_fragments, write_shard
-from remesh.parallel.step.engine import Engine, TokenBuffer, Work
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import TokenBuffer, Work
 
 TINY = Path(__file__).parents[1] / "examples" / "tiny.toml"
 TOKEN = "a token for the vaults of a test"
@@ -147,6 +148,7 @@ class Case:
                 fence=self._mesh.world.fence,
                 generation=1,
                 fill=partial(fill, engine.spec.model.vocab_size),
+                write_digest=str,
                 stamp=lambda *_: None,
                 sealed_step=sealed_step,
                 ready=ready,

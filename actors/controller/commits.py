@@ -34,7 +34,7 @@ class LossesByStep:
     def note(self, event: Event) -> None:
         if isinstance(event, StepsDone | WorkerParked):
             for record in event.records:
-                self._of_step[record.step] = record.loss
+                self._of_step[record.step] = record.did.loss
         while len(self._of_step) > _MAX_LOSSES:
             del self._of_step[next(iter(self._of_step))]
 

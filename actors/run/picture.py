@@ -29,7 +29,7 @@ class Picture:
 
     def last(self, field: str) -> float | None:
         """A field of the newest step's record, None before the first step."""
-        return None if self.view.last is None else getattr(self.view.last, field)
+        return None if self.view.last is None else getattr(self.view.last.did, field)
 
     def states(self) -> MetricSamples:
         return (((phase.value,), float(phase.value == self.view.phase)) for phase in Phase)

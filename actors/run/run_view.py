@@ -49,8 +49,8 @@ class RunView:
             phase=view.phase,
             step=view.step,
             steps=view.steps,
-            loss=view.last.loss if view.last else None,
-            tokens_per_s=view.last.tokens / view.last.step_s if view.last else None,
+            loss=view.last.did.loss if view.last else None,
+            tokens_per_s=view.last.did.tokens / view.last.step_s if view.last else None,
             layout=layout_text(view.layout),
             generation=view.generation,
             workers=sum(worker.rank is not None for worker in view.workers),
@@ -121,7 +121,7 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
         generations += _generations(machine, events)
     last = max(machines[-1].state.step, machines[-1].options.first_step)
     span = Span(first=0, last=last, global_batch=job.train.global_batch)
-    losses = [record.loss if record else None for record in ledger.trained(lineage, span)]
+    losses = [record.did.loss if record else None for record in ledger.trained(lineage, span)]
     return {
         "status": status,
         "steps": last,

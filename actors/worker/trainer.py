@@ -20,6 +20,7 @@ from remesh.actors.worker.ordered_kills import Faults
 from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
+from remesh.data.digest import StepDigest
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.events import (
     Event,
@@ -44,10 +45,12 @@ from remesh.parallel.holding.shard_state import Holding
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
-from remesh.parallel.step.engine import Engine, StepResult, TokenBuffer, Work
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import SampleSums, TokenBuffer, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,7 @@ class Trainer:
             fence=self._fence,
             generation=order.generation,
             fill=partial(self._fill, step),
+            write_digest=_write_digest,
             stamp=self._stamp,
             drain=asked,
             save=asked and save,
@@ -267,18 +271,8 @@ class Trainer:
         )
         result = self._parts.engine.step(step, work)
         self._snapshot(step, result)
-        record = StepRecord(
-            step=step,
-            loss=result.loss,
-            grad_norm=result.grad_norm,
-            lr=result.lr,
-            tokens=result.tokens,
-            samples=result.samples,
-            digest=result.digest,
-            applied=result.applied,
-            step_s=time.monotonic() - started_s,
-            ended_s=time.time(),
-        )
+        step_s = time.monotonic() - started_s
+        record = StepRecord(step=step, did=result, step_s=step_s, ended_s=time.time())
         self._parts.reporter.add(record)
         return result
 
@@ -288,7 +282,7 @@ class Trainer:
         if result.snapshot:
             self._parts.snapshots.take(step)
 
-    def _fill(self, step: int, first: int, out: TokenBuffer) -> tuple[int, int, int]:
+    def _fill(self, step: int, first: int, out: TokenBuffer) -> SampleSums:
         digest = self._parts.stream.fill(step, first, out)
         return digest.high, digest.low, digest.count
 
@@ -329,3 +323,8 @@ class Trainer:
                 held_in=self._held_in,
             )
         )
+
+
+def _write_digest(sums: SampleSums) -> str:
+    high, low, count = sums
+    return StepDigest(high=high, low=low, count=count).hex()

@@ -66,12 +66,12 @@ class Ledger:
             if record is None:
                 lost += span.global_batch
                 continue
-            consumed += record.samples
-            chain.update(record.digest.encode() + b"\n")
-            if record.digest != expected(step):
+            consumed += record.did.samples
+            chain.update(record.did.digest.encode() + b"\n")
+            if record.did.digest != expected(step):
                 lost += span.global_batch
-                repeated += record.samples
-        repeated += sum(record.samples for record in self._twice(lineage))
+                repeated += record.did.samples
+        repeated += sum(record.did.samples for record in self._twice(lineage))
         return SampleCounts(
             expected=span.global_batch * len(span.steps),
             consumed=consumed,

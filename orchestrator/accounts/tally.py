@@ -135,8 +135,8 @@ class Tally:
             self.saves.step(record)
             if not again:
                 self.steps += 1
-                self.tokens += record.tokens
-                self.skipped_steps += not record.applied
+                self.tokens += record.did.tokens
+                self.skipped_steps += not record.did.applied
 
     def _accepted(self, records: tuple[StepRecord, ...], life: Generation) -> Iterator[StepRecord]:
         """The records that were news to the machine."""

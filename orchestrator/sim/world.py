@@ -11,6 +11,7 @@ from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
 from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.vault import Promises, SimVault
+from remesh.parallel.plan.step_result import StepResult
 
 GLOBAL_BATCH = 24
 
@@ -116,13 +117,15 @@ def value_after(value: int, step: int) -> int:
 def record_of(step: int, step_s: float, ended_s: float) -> StepRecord:
     return StepRecord(
         step=step,
-        loss=5.0 / step,
-        grad_norm=1.0,
-        lr=0.001,
-        tokens=GLOBAL_BATCH * 128,
-        samples=GLOBAL_BATCH,
-        digest=digest_of(step),
-        applied=True,
+        did=StepResult(
+            loss=5.0 / step,
+            grad_norm=1.0,
+            lr=0.001,
+            tokens=GLOBAL_BATCH * 128,
+            samples=GLOBAL_BATCH,
+            digest=digest_of(step),
+            applied=True,
+        ),
         step_s=step_s,
         ended_s=ended_s,
     )

@@ -7,16 +7,14 @@ gradient is not finite on any rank is counted and skipped by all.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from typing import assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.exchange import ROUND_BYTES
 from remesh.parallel.holding.restore import share_state
@@ -36,67 +34,15 @@ from remesh.parallel.plan.schedules.operations import (
     Step,
     Vote,
 )
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.step.stage import Passage
-from remesh.parallel.step.vote import LOSS_UNITS, Ballot, Outcome, vote
+from remesh.parallel.step.vote import Ballot, vote
+from remesh.parallel.step.work import RankPhase, TokenBuffer, Work
 from remesh.parallel.sums.partial import sum_partial_
-
-TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
-
-
-class RankPhase(IntEnum):
-    """Where a rank stands: between steps, inside the update, or anywhere else in a step."""
-
-    AT = 0
-    COMPUTING = 1
-    UPDATING = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a rank needs for one step.
-
-    `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
-    and returns their digest: (high, low, count). `stamp(step, operation, phase)` is told where the
-    rank stands.
-
-    `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
-    whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
-    """
-
-    mesh: Mesh
-    fence: GenerationFence
-    generation: int
-    fill: Callable[[int, TokenBuffer], tuple[int, int, int]]
-    stamp: Callable[[int, int, int], None]
-    drain: bool = False
-    save: bool = False
-    sealed_step: int | None = None
-    ready: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a step did, the same on every rank. `applied` is False for a skipped update.
-
-    `stable_step` is the newest of which all ranks have a sealed snapshot, `snapshot` whether all
-    are ready to take one of this step.
-    """
-
-    loss: float
-    grad_norm: float
-    lr: float
-    tokens: int
-    samples: int
-    digest: str
-    applied: bool
-    drain: bool
-    save: bool
-    stable_step: int | None = None
-    snapshot: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +55,7 @@ class _Progress:
     passages: dict[int, Passage] = field(default_factory=dict)
     gradients: list[Tensor] = field(default_factory=list)
     norm: float = 0.0
-    outcome: Outcome | None = None
+    total: Ballot | None = None
     stable_step: int | None = None
     result: StepResult | None = None
 
@@ -286,53 +232,46 @@ class Engine:
                 assert_never(operation)
 
     def _forward(self, microbatch: int, progress: _Progress) -> None:
-        ballot = progress.ballot
         first = microbatch * self.spec.microbatch
-        high, low, count = progress.work.fill(first, self._tokens)
+        samples = progress.work.fill(first, self._tokens)
         tokens = torch.from_numpy(self._tokens.astype(np.int64)).to(self._device)
         passage = self.assembly.stage.forward(tokens[:, :-1], tokens[:, 1:])
         assert passage.losses
         progress.passages[microbatch] = passage
-        value = passage.losses.cross_entropy.item()
-        ballot.nonfinite += not math.isfinite(value)
-        if progress.work.mesh.tensor.rank == 0:
-            ballot.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
-            ballot.tokens += passage.losses.num_tokens
-            ballot.samples += count
-            ballot.digest_high += high
-            ballot.digest_low += low
+        is_counted = progress.work.mesh.tensor.rank == 0
+        progress.ballot.count(passage.losses, samples if is_counted else None)
 
     def _vote(self, progress: _Progress) -> None:
         own, progress.stable_step = self._norm.measure(
             progress.gradients, progress.work.sealed_step
         )
         progress.ballot.norm_units = own.units if self._norm.counts else 0
-        progress.outcome = vote(progress.work.mesh.world, progress.ballot)
-        total = replace(own, units=progress.outcome.norm_units) if self._norm.is_spread else own
-        progress.norm = total.root
+        progress.total = vote(progress.work.mesh.world, progress.ballot)
+        whole = replace(own, units=progress.total.norm_units) if self._norm.is_spread else own
+        progress.norm = whole.root
 
     def _update(self, progress: _Progress) -> StepResult:
-        outcome = progress.outcome
-        assert outcome
+        total = progress.total
+        assert total
         lr = lr_at(self.spec.lr, progress.step)
-        norm = progress.norm / outcome.tokens if outcome.tokens else 0.0
-        applied = outcome.finite and math.isfinite(norm) and outcome.tokens > 0
+        norm = progress.norm / total.tokens if total.tokens else 0.0
+        applied = total.is_finite and math.isfinite(norm) and total.tokens > 0
         if applied:
-            self._apply(progress.gradients, lr, clip_factor(norm, self.spec.clip) / outcome.tokens)
+            self._apply(progress.gradients, lr, clip_factor(norm, self.spec.clip) / total.tokens)
         self.assembly.accumulators.clear()
         self.at_step = progress.step
         return StepResult(
-            loss=outcome.loss,
+            loss=total.loss,
             grad_norm=norm,
             lr=lr,
-            tokens=outcome.tokens,
-            samples=outcome.samples,
-            digest=outcome.digest,
+            tokens=total.tokens,
+            samples=total.samples,
+            digest=progress.work.write_digest(total.sample_sums),
             applied=applied,
-            drain=outcome.drain,
-            save=outcome.save,
+            drain=total.drain > 0,
+            save=total.save > 0,
             stable_step=progress.stable_step,
-            snapshot=outcome.snapshot and progress.stable_step is not None,
+            snapshot=not total.unready and progress.stable_step is not None,
         )
 
     def _apply(self, gradients: list[Tensor], lr: float, factor: float) -> None:

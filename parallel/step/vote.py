@@ -4,12 +4,15 @@ Integers, because their sum has no order: the loss is in units of 2^-24 nat. Req
 save travel here too, so that all ranks heed them at the same step boundary.
 """
 
+import math
 from dataclasses import astuple, dataclass
 
 import torch
 
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.group import Group
+from remesh.parallel.numerics.losses import Losses
+from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
 NEVER = 1 << 52  # a step that no job reaches, and that is exact as a float
@@ -35,44 +38,41 @@ class Ballot:
     save: int = 0
     unready: int = 0
 
+    def count(self, losses: Losses, samples: SampleSums | None) -> None:
+        """Fills in a microbatch; without its samples only whether its loss is finite.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What the whole step was. `loss` is the mean over its tokens in nats, 0 without any token.
+        Cost: waits for the device.
+        """
+        value = losses.cross_entropy.item()
+        self.nonfinite += not math.isfinite(value)
+        if samples is None:
+            return
+        self.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
+        self.tokens += losses.num_tokens
+        high, low, count = samples
+        self.digest_high += high
+        self.digest_low += low
+        self.samples += count
 
-    `digest` is written as the data layer writes that of a step: high, low and count as 40 digits.
-    """
+    @property
+    def loss(self) -> float:
+        """The mean over the tokens in nats, 0 without any token."""
+        return self.loss_units / (LOSS_UNITS * self.tokens) if self.tokens else 0.0
 
-    loss: float
-    tokens: int
-    samples: int
-    digest: str
-    norm_units: int
-    finite: bool
-    drain: bool
-    save: bool
-    snapshot: bool
+    @property
+    def is_finite(self) -> bool:
+        return not self.nonfinite
+
+    @property
+    def sample_sums(self) -> SampleSums:
+        return self.digest_high, self.digest_low, self.samples
 
 
-def vote(group: Group, ballot: Ballot) -> Outcome:
+def vote(group: Group, ballot: Ballot) -> Ballot:
     """The sum of all ballots, the same on every rank.
 
     Raises: Cancelled, GroupError.
     """
     sums = torch.tensor(astuple(ballot), dtype=torch.int64, device=group.device)
     all_reduce_(group, sums)
-    return outcome(Ballot(**dict(zip(Ballot.__slots__, sums.tolist(), strict=True))))
-
-
-def outcome(total: Ballot) -> Outcome:
-    return Outcome(
-        loss=total.loss_units / (LOSS_UNITS * total.tokens) if total.tokens else 0.0,
-        tokens=total.tokens,
-        samples=total.samples,
-        digest=f"{total.digest_high:016x}{total.digest_low:016x}{total.samples:08x}",
-        norm_units=total.norm_units,
-        finite=not total.nonfinite,
-        drain=total.drain > 0,
-        save=total.save > 0,
-        snapshot=not total.unready,
-    )
+    return Ballot(**dict(zip(Ballot.__slots__, sums.tolist(), strict=True)))

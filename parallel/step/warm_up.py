@@ -5,7 +5,8 @@ from dataclasses import replace
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.spec import EngineSpec, ZeroSpec
-from remesh.parallel.step.engine import Engine, TokenBuffer, Work
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import SampleSums, TokenBuffer, Work
 
 
 def warm_up(spec: EngineSpec) -> None:
@@ -25,10 +26,17 @@ def warm_up(spec: EngineSpec) -> None:
     engine.reset()
     engine.step(
         1,
-        Work(mesh=mesh, fence=GenerationFence(), generation=0, fill=_zeros, stamp=lambda *_: None),
+        Work(
+            mesh=mesh,
+            fence=GenerationFence(),
+            generation=0,
+            fill=_zeros,
+            write_digest=str,
+            stamp=lambda *_: None,
+        ),
     )
 
 
-def _zeros(_: int, out: TokenBuffer) -> tuple[int, int, int]:
+def _zeros(_: int, out: TokenBuffer) -> SampleSums:
     out[:] = 0
     return 0, 0, len(out)

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from remesh.data.digest import StepDigest
 from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, ZeroSpec
-from remesh.parallel.step.engine import Engine, Work
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import Work
 
 MODEL = ModelConfig(
     num_layers=2, width=48, num_heads=4, num_kv_heads=2, ffn_width=80, vocab_size=61, seq_len=20
@@ -51,6 +53,11 @@ def filler(step):
     return fill
 
 
+def written(sums):
+    high, low, count = sums
+    return StepDigest(high=high, low=low, count=count).hex()
+
+
 def started(mesh, engine_spec=None):
     """A new engine at step 0 in this mesh."""
     engine = Engine(engine_spec or spec())
@@ -66,7 +73,12 @@ def formed(seat, layout, engine_spec):
 
 
 def work_of(mesh, step, **more):
-    settings = {"fill": filler(step), "stamp": lambda *_: None, **more}
+    settings = {
+        "fill": filler(step),
+        "write_digest": written,
+        "stamp": lambda *_: None,
+        **more,
+    }
     return Work(mesh=mesh, fence=mesh.world.fence, generation=mesh.world.generation, **settings)
 
 

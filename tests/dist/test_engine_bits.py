@@ -9,7 +9,8 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
-from remesh.parallel.step.engine import Engine, RankPhase
+from remesh.parallel.step.engine import Engine
+from remesh.parallel.step.work import RankPhase
 
 
 def train(seat, num_leaves, num_steps):

@@ -1,6 +1,7 @@
 """Token means over ranks, steps without tokens, steps that all ranks skip, and an fp64 oracle."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +9,11 @@ import torch
 from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.numerics.losses import summed_cross_entropy
+from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 from remesh.parallel.plan.dealing import deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.step.engine import Engine
-from remesh.parallel.step.vote import LOSS_UNITS, Ballot, outcome, vote
+from remesh.parallel.step.vote import LOSS_UNITS, Ballot, vote
 from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -45,9 +46,19 @@ def test_the_loss_is_the_mean_over_tokens_and_not_over_ranks(pool, ballots, mean
 def test_one_voice_is_enough_to_skip_to_drain_and_to_save(pool):
     ballots = [{}, {"nonfinite": 1}, {"drain": 1, "save": 1}]
     for result in pool.run(cast, 3, ballots):
-        assert (result.finite, result.drain, result.save) == (False, True, True)
-    quiet = outcome(Ballot())
-    assert (quiet.finite, quiet.drain, quiet.save) == (True, False, False)
+        assert (result.is_finite, result.drain, result.save) == (False, 1, 1)
+    quiet = Ballot()
+    assert (quiet.is_finite, quiet.drain, quiet.save) == (True, 0, 0)
+
+
+def test_a_ballot_counts_a_microbatch_or_only_whether_it_is_finite():
+    losses = Losses(objective=torch.tensor(9.0), cross_entropy=torch.tensor(3.0), num_tokens=2)
+    counted = Ballot()
+    counted.count(losses, (5, 6, 2))
+    counted.count(losses, None)
+    counted.count(replace(losses, cross_entropy=torch.tensor(math.nan), num_tokens=1), (1, 1, 1))
+    assert (counted.loss, counted.tokens, counted.sample_sums) == (1.0, 3, (6, 7, 3))
+    assert counted.nonfinite == 1
 
 
 def masked_gradient(seat, targets):
@@ -72,8 +83,7 @@ def masked_gradient(seat, targets):
         inputs = torch.arange(3.0 * len(row)).view(1, -1, 3) / 10
         losses = summed_cross_entropy(inputs @ weight, torch.tensor([row]))
         [gradient] = torch.autograd.grad(losses.objective, weight)
-        counted.loss_units += round(losses.cross_entropy.item() * LOSS_UNITS)
-        counted.tokens += losses.num_tokens
+        counted.count(losses, (0, 0, 1))
         buffer = tree.take()
         buffer[:12] = gradient.flatten()
         tree.add(dealing.portions[seat.rank][number], buffer)

@@ -34,7 +34,7 @@ def test_counters_only_grow_and_agree_with_the_run(seed):
         assert all(new >= old for new, old in zip(now, before, strict=True)), event
         before = now
         started_s = now_s if machine.state.started and started_s is None else started_s
-        tokens |= {record.step: record.tokens for record in getattr(event, "records", ())}
+        tokens |= {record.step: record.did.tokens for record in getattr(event, "records", ())}
     assert tally.steps >= outcome.steps
     assert tally.tokens == sum(tokens[step] for step in range(1, tally.steps + 1))
     assert sum(tally.failures.values()) == machine.state.budget.total

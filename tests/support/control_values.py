@@ -5,21 +5,14 @@ from ladders import options_with_ladder
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.step_result import StepResult
 
-RECORDED = {
-    "loss": 1.0,
-    "grad_norm": 1.0,
-    "lr": 0.1,
-    "tokens": 10,
-    "samples": 4,
-    "applied": True,
-    "step_s": 0.2,
-    "ended_s": 0.0,
-}
+DID = {"loss": 1.0, "grad_norm": 1.0, "lr": 0.1, "tokens": 10, "samples": 4, "applied": True}
 
 
-def record(step, **values):
-    return StepRecord(**{"step": step, "digest": f"d{step}", **RECORDED, **values})
+def record(step, *, step_s=0.2, ended_s=0.0, **did):
+    did = StepResult(**{"digest": f"d{step}", **DID, **did})
+    return StepRecord(step=step, did=did, step_s=step_s, ended_s=ended_s)
 
 
 def records(first, last, ended_s, **values):

@@ -21,7 +21,6 @@ from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
 from remesh.parallel.plan.layout import Layout
@@ -195,7 +194,16 @@ def test_a_whole_number_may_stand_for_a_float_and_is_one_then():
     assert repr(through_a_file(float | None, 3)) == "3.0"
 
 
-STEP = {field.name: 1 for field in fields(StepRecord)} | {"digest": "d", "applied": True}
+DID = {
+    "loss": 1,
+    "grad_norm": 1,
+    "lr": 1,
+    "tokens": 1,
+    "samples": 1,
+    "digest": "d",
+    "applied": True,
+}
+STEP = {"step": 1, "did": DID, "step_s": 1, "ended_s": 1}
 DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
 
 
@@ -204,13 +212,13 @@ DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
     [
         (Event, {**DONE, "records": [STEP, {**STEP, "step": "2"}]},
          "StepsDone.records[1].step: expected int, found '2'"),
-        (Event, {**DONE, "records": [{**STEP, "applied": 1}]},
-         "StepsDone.records[0].applied: expected bool, found 1"),
+        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "applied": 1}}]},
+         "StepsDone.records[0].did.applied: expected bool, found 1"),
         (Event, {**DONE, "records": [{**STEP, "step": True}]}, "expected int, found True"),
-        (Event, {**DONE, "records": [{**STEP, "loss": "nan"}]}, "expected float, found 'nan'"),
-        (Event, {**DONE, "records": [{**STEP, "loss": math.nan}]}, "expected float, found nan"),
-        (Event, {**DONE, "records": [{**STEP, "loss": {"float": "1"}}]}, "expected float"),
-        (Event, {**DONE, "records": [{**STEP, "loss": 10**400}]}, "expected float, found 1000"),
+        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": "nan"}}]}, "expected float, found 'nan'"),
+        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": math.nan}}]}, "expected float, found nan"),
+        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": {"float": "1"}}}]}, "expected float"),
+        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": 10**400}}]}, "expected float, found 1000"),
         (Event, {**DONE, "records": {}}, "StepsDone.records: expected list, found {}"),
         (Event, {**DONE, "records": [], "colour": "red"}, "StepsDone: StepsDone has no 'colour'"),
         (Event, DONE, "StepsDone: 'records' of StepsDone is missing"),

@@ -29,7 +29,7 @@ def test_losses_keep_every_bit_and_a_missing_number_too():
     for loss in worst:
         event = steps(1, 1, loss=loss)
         decoded = journal.decode(journal.encode(event, 0.0)).told
-        assert repr(decoded.records[0].loss) == repr(loss)
+        assert repr(decoded.records[0].did.loss) == repr(loss)
 
 
 @pytest.mark.parametrize(

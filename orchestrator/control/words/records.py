@@ -3,23 +3,18 @@
 from dataclasses import dataclass, field
 
 from remesh.parallel.plan.cut import Held
+from remesh.parallel.plan.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One finished step. Every replica computes the same record, bit for bit (times aside).
+    """One finished step and what it `did`. Every replica has the same record (times aside).
 
     Steps are counted from 1: step k turns the state "at k - 1" into the state "at k".
     """
 
     step: int
-    loss: float
-    grad_norm: float
-    lr: float
-    tokens: int
-    samples: int
-    digest: str
-    applied: bool
+    did: StepResult
     step_s: float
     ended_s: float
 

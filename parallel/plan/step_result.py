@@ -1,0 +1,26 @@
+"""What a step comes to: the one value from the engine to the report."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The same on every rank, bit for bit.
+
+    `loss` is the mean over the step's tokens in nats, 0 without any token; `digest` is that of its
+    `samples`. `applied` is False for a skipped update. The rest is what all ranks agreed on for the
+    time after the step: `stable_step` is the newest of which all have a sealed snapshot, `snapshot`
+    whether all are ready to take one of this step.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    samples: int
+    digest: str
+    applied: bool
+    drain: bool = False
+    save: bool = False
+    stable_step: int | None = None
+    snapshot: bool = False

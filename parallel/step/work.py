@@ -1,0 +1,45 @@
+"""What a rank is given for a step, and what it tells meanwhile."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.groups.mesh import Mesh
+
+TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
+SampleSums = tuple[int, int, int]  # of the digests of samples: high, low, count
+
+
+class RankPhase(IntEnum):
+    """Where a rank stands: between steps, inside the update, or anywhere else in a step."""
+
+    AT = 0
+    COMPUTING = 1
+    UPDATING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a rank needs for one step.
+
+    `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
+    and returns the sums of their digests; `write_digest` writes those of a whole step as text.
+    `stamp(step, operation, phase)` is told where the rank stands.
+
+    `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
+    whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
+    """
+
+    mesh: Mesh
+    fence: GenerationFence
+    generation: int
+    fill: Callable[[int, TokenBuffer], SampleSums]
+    write_digest: Callable[[SampleSums], str]
+    stamp: Callable[[int, int, int], None]
+    drain: bool = False
+    save: bool = False
+    sealed_step: int | None = None
+    ready: bool = False
