@@ -24,6 +24,7 @@ from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.step_result import StepResult
 
 COUNTS = st.integers(1, 2**70)
 LAYOUTS = st.builds(
@@ -194,17 +195,14 @@ def test_a_whole_number_may_stand_for_a_float_and_is_one_then():
     assert repr(through_a_file(float | None, 3)) == "3.0"
 
 
-DID = {
-    "loss": 1,
-    "grad_norm": 1,
-    "lr": 1,
-    "tokens": 1,
-    "samples": 1,
-    "digest": "d",
-    "applied": True,
-}
+FLAGS = ("applied", "drain", "save", "snapshot")
+DID = {field.name: field.name in FLAGS or 1 for field in fields(StepResult)} | {"digest": "d"}
 STEP = {"step": 1, "did": DID, "step_s": 1, "ended_s": 1}
 DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
+
+
+def done(**did):
+    return {**DONE, "records": [{**STEP, "did": {**DID, **did}}]}
 
 
 @pytest.mark.parametrize(
@@ -212,13 +210,13 @@ DONE = {"is": "StepsDone", "worker": "w", "generation": 1}
     [
         (Event, {**DONE, "records": [STEP, {**STEP, "step": "2"}]},
          "StepsDone.records[1].step: expected int, found '2'"),
-        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "applied": 1}}]},
+        (Event, done(applied=1),
          "StepsDone.records[0].did.applied: expected bool, found 1"),
         (Event, {**DONE, "records": [{**STEP, "step": True}]}, "expected int, found True"),
-        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": "nan"}}]}, "expected float, found 'nan'"),
-        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": math.nan}}]}, "expected float, found nan"),
-        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": {"float": "1"}}}]}, "expected float"),
-        (Event, {**DONE, "records": [{**STEP, "did": {**DID, "loss": 10**400}}]}, "expected float, found 1000"),
+        (Event, done(loss="nan"), "expected float, found 'nan'"),
+        (Event, done(loss=math.nan), "expected float, found nan"),
+        (Event, done(loss={"float": "1"}), "expected float"),
+        (Event, done(loss=10**400), "expected float, found 1000"),
         (Event, {**DONE, "records": {}}, "StepsDone.records: expected list, found {}"),
         (Event, {**DONE, "records": [], "colour": "red"}, "StepsDone: StepsDone has no 'colour'"),
         (Event, DONE, "StepsDone: 'records' of StepsDone is missing"),
