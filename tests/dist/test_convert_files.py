@@ -23,6 +23,7 @@ from remesh.parallel.files.convert import (
     read_model,
     write_model,
 )
+from remesh.parallel.files.convert_config import config_of
 from remesh.parallel.files.convert_names import hugging_face_name
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.state.checkpoint import commit
@@ -43,7 +44,7 @@ def drawn(want):
 @pytest.fixture
 def folder(tmp_path):
     """The model in several files, as Hugging Face keeps it."""
-    write_model(LocalStorage(tmp_path), MODEL, drawn, max_file_bytes=40_000)
+    write_model(LocalStorage(tmp_path), MODEL, drawn, config_of(MODEL, "float32"), 40_000)
     return tmp_path
 
 

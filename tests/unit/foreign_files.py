@@ -9,6 +9,7 @@ import torch
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.files.convert import write_model
+from remesh.parallel.files.convert_config import config_of
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 
 MODEL = ModelConfig(
@@ -136,6 +137,11 @@ def dcp_folder(folder, tensors):
 
 def hf_folder(folder, tensors, *, config=MODEL, **more):
     """The model in one file of Hugging Face's, with more in its config.json."""
-    write_model(LocalStorage(folder), config, lambda want: {x: tensors[x.name] for x in want})
+    write_model(
+        LocalStorage(folder),
+        config,
+        lambda want: {x: tensors[x.name] for x in want},
+        config_of(config, "float32"),
+    )
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **more}))

@@ -64,7 +64,6 @@ def same(state, expected):
     return all(torch.equal(state[name], tensor) for name, tensor in expected.items())
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 @pytest.mark.parametrize("form", ["hf", "dcp"])
 def test_a_key_chooses_among_copies_and_without_one_nothing_is_imported(capsys, form):
     """Inputs A2."""
@@ -90,7 +89,6 @@ def test_a_key_chooses_among_copies_and_without_one_nothing_is_imported(capsys, 
 WORDS = {"max_position_embeddings": 4096, "bos_token_id": 1, "eos_token_id": [2, 7]}
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A7")
 def test_an_export_keeps_what_the_source_said_of_its_use(capsys):
     """Inputs A7."""
     hf_folder(Path("in"), values(), **WORDS, pad_token_id=0, initializer_range=0.5)
@@ -103,7 +101,6 @@ def test_an_export_keeps_what_the_source_said_of_its_use(capsys):
     assert "as the imported model said" in out
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A7")
 def test_an_export_says_what_it_wrote_where_nothing_is_known(capsys):
     """Inputs A7."""
     dcp_folder(Path("in"), values())
@@ -114,7 +111,6 @@ def test_an_export_says_what_it_wrote_where_nothing_is_known(capsys):
     assert "no special tokens" in out
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A7")
 def test_a_run_that_is_trained_on_longer_sequences_has_their_length(capsys):
     """Inputs A7."""
     hf_folder(Path("in"), values(), max_position_embeddings=8)
@@ -124,7 +120,6 @@ def test_a_run_that_is_trained_on_longer_sequences_has_their_length(capsys):
     assert "max_position_embeddings = 16" in out
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A7")
 def test_words_of_a_source_are_forgotten_with_its_run_and_told_when_damaged(capsys):
     """Inputs A7: a fresh run in the same place is of no source; a damaged record is no source."""
     hf_folder(Path("in"), values(), **WORDS)
@@ -137,7 +132,6 @@ def test_words_of_a_source_are_forgotten_with_its_run_and_told_when_damaged(caps
     assert not record.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A7")
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -156,7 +150,6 @@ def test_words_of_a_source_that_cannot_be_are_refused(capsys, words, text):
     assert len(error) < 400
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A5")
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("form", ["hf", "dcp"])
 def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(capsys, form, number):
@@ -172,7 +165,6 @@ def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(capsys, for
     assert committed(LocalStorage(Path("runs/small"))) == []
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A5")
 def test_weights_that_fp32_cannot_hold_are_refused_too(capsys):
     """Parallel A5: finite where they lie, and infinite in the run."""
     tensors = values()
@@ -191,7 +183,6 @@ def dcp_folder_of_doubles(folder, tensors):
     (folder / ".metadata").write_bytes(foreign_files.pickled(metadata))
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A5")
 def test_a_tied_model_that_is_not_finite_is_told_as_that(capsys):
     """Parallel A5: it was told that its head is not the embedding, since NaN is not itself."""
     tensors = values()
@@ -203,7 +194,6 @@ def test_a_tied_model_that_is_not_finite_is_told_as_that(capsys):
     assert "nan at [7, 1]" in error
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A6")
 def test_an_embedding_that_no_job_can_have_is_refused_by_its_rows(capsys):
     """Parallel A6: without a config.json the rows of the embedding tell it."""
     tensors = values() | {n: torch.zeros(70_000, 8) for n in ("embedding.weight", "head.weight")}

@@ -26,7 +26,6 @@ def copies(*prefixes, names=None):
     return {prefix + name for prefix in prefixes for name in names or theirs()}
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 @pytest.mark.parametrize(
     "prefixes",
     [
@@ -51,7 +50,6 @@ def test_several_copies_are_refused_with_the_keys_that_choose_one(prefixes, name
         assert chosen == dict(zip(ours(), [prefix + n for n in named()], strict=True))
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 def test_copies_under_either_names_are_copies_too():
     """Inputs A2."""
     found = copies("model.", names=ours()) | copies("ema.")
@@ -60,7 +58,6 @@ def test_copies_under_either_names_are_copies_too():
     assert names_in(found, model(), "ema").names["norm.weight"] == "ema.model.norm.weight"
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 def test_a_key_that_is_not_there_is_told_with_those_that_are():
     """Inputs A2."""
     with pytest.raises(CheckpointError, match=r"--key emma: .*--key ema or --key model"):
@@ -69,7 +66,6 @@ def test_a_key_that_is_not_there_is_told_with_those_that_are():
         names_in(copies(""), model(), "ema")
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 def test_a_copy_that_is_not_whole_is_still_a_copy():
     """Inputs A2: which of the two was meant is not for us to guess."""
     found = copies("model.") | {n for n in copies("ema.") if "layers.1." not in n}
@@ -77,7 +73,6 @@ def test_a_copy_that_is_not_whole_is_still_a_copy():
         names_in(found, model(num_layers=1))
 
 
-@pytest.mark.xfail(strict=True, reason="inputs C1")
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("named", [ours, theirs])
 def test_what_wrappers_put_into_names_is_passed_over(wrapper, named):
@@ -95,7 +90,6 @@ def test_what_wrappers_put_into_names_is_passed_over(wrapper, named):
         assert names_in(found, model()).names == dict(zip(ours(), found, strict=True))
 
 
-@pytest.mark.xfail(strict=True, reason="inputs C1")
 def test_an_infix_of_nobody_that_is_known_is_named():
     """Inputs C1: nothing is missing."""
     found = [name.replace("layers.0.", "layers.0.shell.inner.") for name in theirs()]
@@ -110,7 +104,6 @@ def test_an_infix_of_nobody_that_is_known_is_named():
         names_in([n.replace("embed", "shell.embed") for n in theirs()], model())
 
 
-@pytest.mark.xfail(strict=True, reason="inputs C1")
 def test_one_name_with_and_without_a_wrapper_is_refused():
     """Inputs C1: of two tensors for one place none is taken."""
     wrapped = "model.layers.0.module.input_layernorm.weight"
@@ -122,7 +115,6 @@ def test_one_name_with_and_without_a_wrapper_is_refused():
     assert double in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs A2")
 @pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
 @pytest.mark.parametrize("named", [ours, theirs])
 def test_the_head_beside_a_tied_model_is_found_where_its_copy_is(prefix, named):
@@ -135,7 +127,6 @@ def test_the_head_beside_a_tied_model_is_found_where_its_copy_is(prefix, named):
     assert names_in(without, model(tied=True), key).head is None
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_more_layers_than_there_are_tensors_are_refused_before_any_is_named():
     """Parallel A8, security A3: shapes were built for each layer that a config.json claims."""
     deep = model(num_layers=2**20)

@@ -5,10 +5,11 @@ What might crash the interpreter or never end runs in a child. Work is counted i
 
 import json
 import random
+import zipfile
 
 import pytest
 import torch
-from foreign_files import DCP_FILE, dcp_folder, hf_folder, pickled, size_of, values
+from foreign_files import DCP_FILE, Called, dcp_folder, hf_folder, pickled, values
 from forked import counted, forked, instructions
 from safetensors import SafetensorError, deserialize
 
@@ -28,8 +29,10 @@ IN_PICKLE = b"\x8c" + bytes([len(TEXT)]) + TEXT.encode()
 
 @pytest.fixture(scope="module")
 def dcp(tmp_path_factory):
+    """Two tensors, since what is said of one is said of each."""
     folder = tmp_path_factory.mktemp("dcp")
-    return folder, dcp_folder(folder, values())
+    dcp_folder(folder, {n: t for n, t in values().items() if n in ("norm.weight", "head.weight")})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +84,11 @@ def with_fqn(metadata):
 
 
 def with_offsets(metadata):
-    first(metadata.storage_data)[0].offset = TEXT
+    first(metadata.storage_data)[0].offset = Called("torch.Size", TEXT)
 
 
 def with_size(metadata):
-    first(metadata.state_dict_metadata)[1].size = size_of(TEXT)
+    first(metadata.state_dict_metadata)[1].size = Called("torch.Size", TEXT)
 
 
 def with_chunk(metadata):
@@ -113,7 +116,7 @@ BOMBS = {
     "in itself": b"]q\x63h\x63a",
     "in a name": DOUBLING + b"\x8c\x04name\x93",
     "in a call": b"\x8c\x05torch\x8c\x04Size\x93" + DOUBLING + b"R",
-    "long text": b"\x8d" + (10**7).to_bytes(8, "little") + b"\x1b" * 10**7,
+    "long text": b"X" + (10**6).to_bytes(4, "little") + b"\x1b" * 10**6,
     "huge number": b"\x8a\xff" + b"\x7f" * 255,
 }
 
@@ -121,7 +124,6 @@ BOMBS = {
 UNASKED = {(with_version, "long text"), (with_version, "huge number")}
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A8, security A3")
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_in_a_table_of_contents_is_one_line(tmp_path, bomb):
     """Parallel A8, security A3: SIGSEGV, RecursionError, a message of 2**60 elements."""
@@ -144,7 +146,6 @@ def bombed(folder, spot, bomb):
     return Altered(folder, ".metadata", encoded.replace(IN_PICKLE, bomb))
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_work_is_bounded_where_one_thing_is_told_of_many_times(tmp_path):
     """Security A3: each mention costs two bytes, and was looked at as a whole."""
     metadata = dcp_folder(tmp_path, {"norm.weight": torch.zeros(8)})
@@ -170,16 +171,14 @@ class _SameKey(dict):
         return collections.OrderedDict, (), None, None, iter(self.pairs)
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_a_table_of_contents_that_is_too_long_is_told_so(dcp):
     """Security A3: it was cut and called damaged."""
-    folder, _ = dcp
 
     class Endless(LocalStorage):
         def get_range(self, _path, _offset, length):
             return bytes(length)
 
-    assert ".metadata has more than 256 MiB" in tried(boxes_in, Endless(folder))
+    assert ".metadata has more than 256 MiB" in tried(boxes_in, Endless(dcp))
 
 
 def mutated(rng, data):
@@ -212,18 +211,16 @@ PIECES = (
 )  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A8, security A3")
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(6))
 def test_mutations_of_a_table_of_contents(dcp, number):
     """Parallel A8, security A3: 300 of them; each gives the right places or one line."""
-    folder, _ = dcp
-    right = places(LocalStorage(folder))
-    data = (folder / ".metadata").read_bytes()
+    right = places(LocalStorage(dcp))
+    data = (dcp / ".metadata").read_bytes()
     rng = random.Random(f"metadata {number}")
 
-    storages = [Altered(folder, ".metadata", mutated(rng, data)) for _ in range(100)]
+    storages = [Altered(dcp, ".metadata", mutated(rng, data)) for _ in range(50)]
     outcomes = forked(outcomes_of, places, storages)
-    assert len(outcomes) == 100
+    assert len(outcomes) == 50
     for found in outcomes:
         check_line(found) if isinstance(found, str) else check_places(found, right)
     assert any(isinstance(found, str) for found in outcomes)
@@ -251,8 +248,7 @@ def check_places(found, right):
         assert (path, start) in ends
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(8))
 def test_mutations_of_an_archive(tmp_path, number):
     """Security A3: NotImplementedError and OSError of zipfile were called a bug in remesh."""
     dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
@@ -261,49 +257,37 @@ def test_mutations_of_an_archive(tmp_path, number):
     numbers = torch.arange(8.0).numpy().tobytes()
     rng = random.Random(f"archive {number}")
 
-    storages = [Altered(tmp_path, DCP_FILE, mutated(rng, data)) for _ in range(100)]
+    storages = [Altered(tmp_path, DCP_FILE, mutated(rng, data)) for _ in range(50)]
     for found in forked(outcomes_of, places, storages):
         if isinstance(found, str):
             check_line(found)
     assert data[right[0][3] :].startswith(numbers)
 
 
-def central(data):
-    """Where the archive's table has its first entry."""
-    return data.index(b"PK\x01\x02")
-
-
-@pytest.mark.xfail(strict=True, reason="security A3")
 @pytest.mark.parametrize("what", ["version", "offset"])
 def test_an_archive_that_zipfile_cannot_read_is_one_line_with_file_and_tensor(tmp_path, what):
     """Security A3: it was NotImplementedError, and OSError, from zipfile and from our own seek."""
     dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
     data = bytearray((tmp_path / DCP_FILE).read_bytes())
     if what == "version":
-        data[central(data) + 6] = 64  # needed to read it: 6.4
+        data[data.index(b"PK\x01\x02") + 6] = 64  # needed to read it: 6.4
     else:
-        at = data.index(b"PK\x05\x06") + 16  # where the table begins
-        data[at : at + 4] = (int.from_bytes(data[at : at + 4], "little") + 5000).to_bytes(
-            4, "little"
-        )
+        data[data.index(b"PK\x06\x06") + 49] += 16  # where the table begins: 4096 bytes later
     said = tried(places, Altered(tmp_path, DCP_FILE, data))
     assert said.startswith(f"{DCP_FILE}: norm.weight[0:8] cannot be read (")
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_an_archives_table_is_read_within_bounds(tmp_path):
     """Security A3: a table of a million entries, read again for each box that points at it."""
-    dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
-    data = (tmp_path / DCP_FILE).read_bytes()
-    end = data.index(b"PK\x05\x06")
-    start = central(data)
-    table = data[start:end] * 2_000
-    count = (data[end + 10 : end + 12]) * 2
-    told = data[end : end + 8] + count + len(table).to_bytes(4, "little") + data[end + 16 :]
-    metadata = dcp_folder(tmp_path / "other", {"norm.weight": torch.arange(8.0)})
-    first(metadata.storage_data)[1].length = len(data) - (end - start) + len(table)
+    metadata = dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
+    path = tmp_path / DCP_FILE
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in [*(f"archive/{number}" for number in range(2_000)), *entries]:
+            archive.writestr(name, entries.get(name, b""))
+    first(metadata.storage_data)[1].length = path.stat().st_size
     (tmp_path / ".metadata").write_bytes(pickled(metadata))
-    (tmp_path / DCP_FILE).write_bytes(data[:start] + table + told)
     said, calls = counted(tried, places, LocalStorage(tmp_path))
     assert "bytes at once" in said
     assert calls < 5_000
@@ -330,7 +314,6 @@ ABSURD = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 @pytest.mark.parametrize("key", ABSURD)
 def test_a_value_that_cannot_be_is_refused_by_its_key_before_anything_is_built(hf, key):
     """Security A3, parallel A8: divisors up to 10**30, shapes of 10**7 layers."""
@@ -341,7 +324,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_key_before_anything_is_built(h
     assert calls < 1_000
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(8))
 def test_mutations_of_a_config_json(hf, number):
     """Security A3, parallel A8: 400 of them; each gives what the file says, or one line."""
     data = (hf / "config.json").read_bytes()
@@ -359,7 +342,7 @@ def test_mutations_of_a_config_json(hf, number):
         )
         return []
 
-    storages = [Altered(hf, "config.json", mutated(rng, data)) for _ in range(100)]
+    storages = [Altered(hf, "config.json", mutated(rng, data)) for _ in range(50)]
     for found in forked(outcomes_of, read, storages):
         if isinstance(found, str):
             check_line(found)
@@ -374,7 +357,6 @@ def with_header(header, rest):
     return len(header).to_bytes(8, "little") + header + rest
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 @pytest.mark.parametrize("number", range(2))
 def test_mutations_of_a_safetensors_header(hf, number):
     """Security A3: what is read where the library of safetensors reads it, or one line."""
@@ -412,7 +394,6 @@ def peer_takes(data):
     return True
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 @pytest.mark.parametrize("change", ["overlap", "hole"])
 def test_tensors_of_a_file_lie_one_behind_the_other(hf, change):
     """Security A3: two names for the same bytes, as the format forbids, gave wrong weights."""
@@ -431,7 +412,6 @@ def test_tensors_of_a_file_lie_one_behind_the_other(hf, change):
     assert said.startswith("model.safetensors is no whole safetensors file (")
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 @pytest.mark.parametrize(
     "told",
     [
@@ -462,7 +442,6 @@ class InMemory(dict):
         return self[path][offset : offset + length]
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_an_index_is_looked_through_once(hf):
     """Security A3: all of its names were looked through for each of its files."""
     weight_map = {f"t{number}": "z.safetensors" for number in range(2_000)}
@@ -487,7 +466,6 @@ def striped(count):
     return rows + columns
 
 
-@pytest.mark.xfail(strict=True, reason="security A3")
 def test_a_tensor_in_thousands_of_boxes_is_seen_to_be_whole_in_linear_work():
     """Security A3: 10 MB of boxes kept the import busy for hours."""
     boxes = striped(300)
