@@ -75,6 +75,10 @@ def test_what_a_config_leaves_out_is_what_transformers_takes_for_it():
         ({"num_key_value_heads": True}, "num_key_value_heads = True is no whole number"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan is no number above 0"),
         ({"rope_theta": "big"}, "rope_theta = 'big' is no number above 0"),
+        (
+            {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}},
+            "rope_theta is 500000.0 and 1000000.0 in different places",
+        ),
     ],
 )
 def test_what_this_model_cannot_do_is_refused_by_name(values, text):
