@@ -1,18 +1,20 @@
 """Checkpoints proven to be whole, and written for others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from remesh.actors.checkpoints.looking import CheckpointTarget
+from remesh.actors.checkpoints.origin import kept_words
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.storage.watched_storage import WatchedStorage
 from remesh.orchestrator.job.tables import ModelTable
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
+from remesh.parallel.files.convert_config import CONTEXT, SPECIAL_TOKENS, config_of
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.state.checkpoint import read_manifest
@@ -20,6 +22,8 @@ from remesh.parallel.state.reading import read_fragments, verify
 from remesh.parallel.state.root_manifest import CheckpointManifest
 
 Format = Literal["hf", "dcp"]
+
+_THEIRS = "as the imported model said"
 
 
 def verify_all(target: CheckpointTarget, note: Callable[[str], None]) -> None:
@@ -54,8 +58,10 @@ def export(
     if place.list(""):
         raise UserError(f"{out} is not empty; name a new folder")
     if form == "hf":
-        files = convert.write_model(place, config, read, dtype)
-        return f"{ref.name} is in {out}: {', '.join(files)}"
+        words = kept_words(target.storage)
+        values = config_of(config, dtype, words)
+        files = convert.write_model(place, config, read, values)
+        return f"{ref.name} is in {out}: {', '.join(files)}; {_said(values, words)}"
     if "://" in out:
         raise UserError(f"{out}: torch writes distributed checkpoints to folders; name a folder")
     convert_dcp.write_checkpoint(Path(out), config, read)
@@ -81,6 +87,15 @@ def _untold(manifest: CheckpointManifest, keys: str) -> UserError:
         f"{manifest.ref.name} does not tell its model ({keys}); export it with the version that "
         f"wrote it"
     )
+
+
+def _said(values: Mapping[str, Any], words: Mapping[str, Any]) -> str:
+    """What config.json says that the run itself does not know, and where that is from."""
+    context = values[CONTEXT]
+    origin = _THEIRS if words.get(CONTEXT) == context else "the length of the run's sequences"
+    tokens = ", ".join(f"{key} = {words[key]}" for key in SPECIAL_TOKENS if key in words)
+    named = f"{tokens} ({_THEIRS})" if tokens else "no special tokens"
+    return f"config.json says {CONTEXT} = {context} ({origin}) and {named}"
 
 
 def _note_read(note: Callable[[str], None], of: str, num_bytes: int) -> None:

@@ -6,12 +6,13 @@ take up any other. Its generation is 0, before all that the run forms.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from remesh.actors.checkpoints.exporting import Format
+from remesh.actors.checkpoints.origin import keep_words
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import read_journals
 from remesh.actors.storage.storage_url import open_storage
@@ -40,16 +41,38 @@ FILE_BYTES = 2**30
 START = CheckpointRef(step=0, generation=0)
 
 
-def open_source(job: Job, form: Format, source: str) -> Weights:
-    """The weights in a folder or behind a URL, which have to be those of the job's model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignModel:
+    """Somebody else's model: its weights, and what its source says of its use (`words_of`)."""
+
+    weights: Weights
+    words: Mapping[str, Any]
+
+
+def open_source(job: Job, form: Format, source: str, key: str | None = None) -> ForeignModel:
+    """What lies in a folder or behind a URL, which has to be the job's model.
+
+    `key` names the copy to take where there are several.
 
     Raises: UserError, CheckpointError or LayoutError, with the cure.
     """
-    return _open(_model(job), form, source)
+    convert.refuse_pickles([source])
+    if "://" not in source and not Path(source).is_dir():
+        raise UserError(f"{source}: no such folder; name the one with the model's files")
+    config, storage = _model(job), open_storage(source)
+    try:
+        if form == "dcp":
+            weights = convert_dcp.open_weights(storage, config, key)
+            return ForeignModel(weights=weights, words={})
+        _check_same(config, convert.read_model(storage, config.seq_len), source)
+        words = convert.read_words(storage)
+        return ForeignModel(weights=convert.open_weights(storage, config, key), words=words)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from None
 
 
 def begin_run(
-    job: Job, data_digest: str, weights: Weights, note: Callable[[str], None]
+    job: Job, data_digest: str, model: ForeignModel, note: Callable[[str], None]
 ) -> CheckpointRef:
     """Makes a new run of this job that starts from these weights.
 
@@ -61,7 +84,8 @@ def begin_run(
     with folder.lock():
         folder.check_free()
         _check_new(folder)
-        files = write_start(folder.guarded, parameter_shapes(_model(job)), weights, note)
+        shapes = parameter_shapes(_model(job))
+        files = write_start(folder.guarded, shapes, model.weights, note)
         manifest = CheckpointManifest(
             step=START.step,
             generation=START.generation,
@@ -71,7 +95,9 @@ def begin_run(
             files=tuple(files),
             created_by={name: version(name) for name in ("remesh", "torch")},
         )
-        return commit(folder.guarded, manifest)
+        ref = commit(folder.guarded, manifest)
+        keep_words(folder.guarded, model.words)
+        return ref
 
 
 def write_start(
@@ -103,20 +129,6 @@ def write_start(
 
 def _model(job: Job) -> ModelConfig:
     return ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
-
-
-def _open(config: ModelConfig, form: Format, source: str) -> Weights:
-    convert.refuse_pickles([source])
-    if "://" not in source and not Path(source).is_dir():
-        raise UserError(f"{source}: no such folder; name the one with the model's files")
-    storage = open_storage(source)
-    try:
-        if form == "dcp":
-            return convert_dcp.open_weights(storage, config)
-        _check_same(config, convert.read_model(storage, config.seq_len), source)
-        return convert.open_weights(storage, config)
-    except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from None
 
 
 def _check_same(job: ModelConfig, found: ModelConfig, source: str) -> None:

@@ -3,7 +3,7 @@
 `fingerprint.json` says what the run computes, `bits.json` with which bits since its last start,
 `claims/N.json` that a controller has started it for
 the N-th time, `run.json` (mode 0600) how to reach the controller that is alive, and `lock` is held
-by the command that drives it.
+by the command that drives it. `imported.json` is what the source of an imported model said of it.
 
 Checkpoints may lie elsewhere, in a bucket for example. Then the fingerprint and the claims lie
 beside them: they guard the checkpoints, also against a start from another folder or machine.
@@ -36,6 +36,7 @@ from remesh.parallel.state.storage import Storage
 FINGERPRINT = "fingerprint.json"
 BITS = "bits.json"
 CONTACT = "run.json"
+IMPORTED = "imported.json"
 LOCK = "lock"
 PROBE = ".probe"
 
@@ -43,12 +44,12 @@ _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
 _FORGOTTEN = re.compile(
     r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
-    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run)\.json",
+    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run|imported)\.json",
     re.ASCII,
 )
 # All that a run looks at begins so. What else lies in its folder, a volume's lost+found say, is
 # none of its business.
-_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, BITS, CONTACT)
+_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, BITS, CONTACT, IMPORTED)
 _ROOMS = ("claims", "journal", "faults")
 
 

@@ -33,15 +33,16 @@ remesh checkpoint export runs/tiny/80 --to dcp out/tiny-dcp
 """
 IMPORT_EXAMPLES = """\b
 Examples:
-remesh checkpoint import --from hf models/qwen3 job.toml
+remesh checkpoint import --from hf models/tinyllama job.toml
 remesh checkpoint import --from dcp out/tiny-dcp job.toml --set checkpoint.dir=runs/again
+remesh checkpoint import --from dcp out/averaged job.toml --key ema
 """
 
 app = typer.Typer(help="Look at, verify and convert checkpoints.", rich_markup_mode=None)
 
 
 class ExportFormat(StrEnum):
-    """hf: Hugging Face's Llama or Qwen3; dcp: a torch distributed checkpoint."""
+    """hf: Hugging Face's types llama or qwen3; dcp: a torch distributed checkpoint."""
 
     HF = "hf"
     DCP = "dcp"
@@ -134,6 +135,10 @@ def import_(
     ],
     *,
     form: Annotated[ExportFormat, typer.Option("--from", help="The format to read.")],
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Which copy of the model, where the files hold several."),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
@@ -146,6 +151,10 @@ def import_(
     """Begin a run with weights from elsewhere: remesh run JOB then goes on from them.
 
     Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
+
+    Models are of Hugging Face's types llama or qwen3, with at most 65,536 tokens, plain rotary
+    positions and heads of width / heads: Llama 2 and its like, TinyLlama, SmolLM2 and Yi-6B, and
+    whatever was exported here. Llama 3 and Qwen3 as published have more tokens and are refused.
     """
     from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.cli.data_commands import ensure_dataset  # noqa: PLC0415
@@ -154,11 +163,11 @@ def import_(
     from remesh.orchestrator.job.job import load_job  # noqa: PLC0415
 
     loaded = load_job(job, overrides or ())
-    weights = open_source(loaded, form.value, source)
+    model = open_source(loaded, form.value, source, key)
     ensure_dataset(loaded, typer.echo)
     manifest = Manifest.load(Path(loaded.data.dir))
     check_tokenizer(loaded, manifest, chosen=new_tokenizer)
-    ref = begin_run(loaded, manifest.digest, weights, typer.echo)
+    ref = begin_run(loaded, manifest.digest, model, typer.echo)
     command = shlex.join(
         ["remesh", "run", str(job), *(f"--set={override}" for override in overrides or ())]
     )

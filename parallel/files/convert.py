@@ -5,19 +5,21 @@ is loaded; whoever trusts one can turn it into safetensors where it comes from.
 """
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.files.convert_config import config_of, model_of
-from remesh.parallel.files.convert_names import head_beside, hugging_face_name, names_in
+from remesh.parallel.files.convert_config import model_of, words_of
+from remesh.parallel.files.convert_names import hugging_face_name, names_in
 from remesh.parallel.files.foreign import Stored, safetensors_file
 from remesh.parallel.files.weights import Weights, check_tied, weights_of
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
-from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.state.bounded_json import brief, parse, shown
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import DTYPES
 from remesh.parallel.state.shards import bytes_of
@@ -29,6 +31,7 @@ SINGLE = "model.safetensors"
 MAX_FILE_BYTES = 2 * 10**9
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
+_FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 _MAX_JSON_BYTES = 64 * 2**20
 _MAX_JSON_VALUES = 2_000_000
 
@@ -43,17 +46,23 @@ def read_model(storage: Storage, seq_len: int) -> ModelConfig:
     return model_of(_json(storage, CONFIG), seq_len)
 
 
-def open_weights(storage: Storage, config: ModelConfig) -> Weights:
-    """The weights of a folder, as this model. Cost: the headers, and a tied head if there is one.
+def read_words(storage: Storage) -> dict[str, Any]:
+    """What the config.json of a folder says of the model's use. Raises: CheckpointError."""
+    return words_of(_json(storage, CONFIG))
 
+
+def open_weights(storage: Storage, config: ModelConfig, key: str | None = None) -> Weights:
+    """The weights of a folder, as this model; of the copy behind `key` if there are several.
+
+    Cost: the headers, and a tied head if there is one.
     Raises: CheckpointError with the cure; for pickles too, by name and unread.
     """
     stored = {one.fragment.name: one for one in _all_stored(storage)}
-    names = names_in(stored, config)
+    naming = names_in(stored, config, key)
+    names = naming.names
     weights = weights_of(storage, (stored[theirs] for theirs in names.values()), names, config)
-    head = head_beside(names)
-    if config.tied and head in stored:
-        check_tied(weights, [stored[head]])
+    if naming.head:
+        check_tied(weights, [stored[naming.head]])
     return weights
 
 
@@ -61,16 +70,16 @@ def write_model(
     storage: Storage,
     config: ModelConfig,
     read: Read,
-    dtype: str = "float32",
+    values: Mapping[str, Any],
     max_file_bytes: int = MAX_FILE_BYTES,
 ) -> list[str]:
     """Writes a model as `from_pretrained` reads it, config.json last; the names of the files.
 
-    `read` gives weights by fragment, in fp32; they are rounded to `dtype`.
+    `read` gives weights by fragment, in fp32; they are rounded to the dtype that config.json is to
+    have, which is `values`: those of `config_of`.
     Cost: memory for a file and its weights in fp32.
-    Raises: CheckpointError if Hugging Face has no such model.
     """
-    values = config_of(config, dtype)
+    dtype = values["dtype"]
     fragments = [whole(name, shape, dtype) for name, shape in parameter_shapes(config).items()]
     files = list(_files(fragments, max_file_bytes))
     paths = [_file_name(number, len(files)) for number in range(1, len(files) + 1)]
@@ -94,8 +103,8 @@ def refuse_pickles(names: Iterable[str]) -> None:
     pickle = next((name for name in names if name.endswith(PICKLES)), None)
     if pickle is not None:
         raise CheckpointError(
-            f"{pickle} is a pickle, which may run any program and is never read; save the model "
-            "as safetensors where it comes from: model.save_pretrained(DIR)"
+            f"{brief(pickle)} is a pickle, which may run any program and is never read; save the "
+            "model as safetensors where it comes from: model.save_pretrained(DIR)"
         )
 
 
@@ -114,16 +123,25 @@ def _indexed(storage: Storage) -> Iterator[Stored]:
     weight_map = _json(storage, INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{INDEX} has no weight_map; fetch it again")
-    for path in sorted(set(map(str, weight_map.values()))):
+    promised: dict[str, list[str]] = defaultdict(list)
+    for name, path in weight_map.items():
+        promised[_beside(path)].append(name)
+    for path, names in sorted(promised.items()):
+        stored = {one.fragment.name: one for one in safetensors_file(storage, path).stored}
+        lost = next((name for name in names if name not in stored), None)
+        if lost is not None:
+            raise CheckpointError(
+                f"{path} lacks {shown(lost)}, which {INDEX} promises; fetch it again"
+            )
+        yield from (stored[name] for name in names)
+
+
+def _beside(path: Any) -> str:
+    if isinstance(path, str):
         refuse_pickles([path])
-        if "/" in path or "\\" in path or not path.endswith(".safetensors"):
-            raise CheckpointError(f"{INDEX} names {path!r}, no safetensors file beside it")
-        stored = safetensors_file(storage, path).stored
-        here = {one.fragment.name for one in stored}
-        lost = [name for name, place in weight_map.items() if place == path and name not in here]
-        if lost:
-            raise CheckpointError(f"{path} lacks {lost[0]}, which {INDEX} promises; fetch it again")
-        yield from (one for one in stored if weight_map.get(one.fragment.name) == path)
+        if _FILE.fullmatch(path):
+            return path
+    raise CheckpointError(f"{INDEX} names {shown(path)}, no safetensors file beside it")
 
 
 def _json(storage: Storage, path: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 from remesh.parallel.files.convert import Read
-from remesh.parallel.files.convert_names import head_beside, names_in
+from remesh.parallel.files.convert_names import names_in
 from remesh.parallel.files.dcp import boxes_in, located
 from remesh.parallel.files.weights import Weights, check_tied, weights_of
 from remesh.parallel.holding.shard_state import COUNT, MOMENTS
@@ -13,21 +13,23 @@ from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.storage import Storage
 
 
-def open_weights(storage: Storage, config: ModelConfig) -> Weights:
+def open_weights(storage: Storage, config: ModelConfig, key: str | None = None) -> Weights:
     """The weights of a distributed checkpoint; whatever else it holds is left out.
 
-    They may be under Remesh's names or Hugging Face's, at the top or below a key such as "model".
+    They may be under Remesh's names or Hugging Face's, at the top or below a key such as "model";
+    `key` says which, where several copies are there.
     Cost: the table of contents, and of each box some small reads.
     Raises: CheckpointError with the cure.
     """
     boxes = boxes_in(storage)
-    names = names_in({box.fragment.name for box in boxes}, config)
+    naming = names_in({box.fragment.name for box in boxes}, config, key)
+    names = naming.names
     wanted = set(names.values())
     stored = (located(storage, box) for box in boxes if box.fragment.name in wanted)
     weights = weights_of(storage, stored, names, config)
-    if config.tied:
-        head = head_beside(names)
-        check_tied(weights, [located(storage, box) for box in boxes if box.fragment.name == head])
+    if naming.head:
+        head = [located(storage, box) for box in boxes if box.fragment.name == naming.head]
+        check_tied(weights, head)
     return weights
 
 

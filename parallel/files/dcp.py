@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remesh.parallel.files.foreign import Stored, counts, safetensors_file
+from remesh.parallel.files.foreign import Stored, counts, safetensors_file, tensor_name
 from remesh.parallel.files.opcodes import Made, Named, plain_data
 from remesh.parallel.files.ranged_file import Archive, RangedFile
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.state.bounded_json import brief, parse, shown
 from remesh.parallel.state.fragments import Fragment, Numbers
 from remesh.parallel.state.headers import DTYPES
 from remesh.parallel.state.storage import Storage
@@ -27,10 +27,10 @@ from remesh.parallel.state.storage import Storage
 METADATA = ".metadata"
 MAX_METADATA_BYTES = 256 * 2**20
 
-_MAX_TENSOR_PICKLE_BYTES = 1 << 16
+_MAX_TENSOR_PICKLE_BYTES = 4096
 _ZIP = b"PK\x03\x04"
 _SHARDING = "DCP_SHARDING_INFO"
-_FILE = re.compile(r"[\w.-]+\.distcp", re.ASCII)
+_FILE = re.compile(r"[\w.-]{1,200}\.distcp", re.ASCII)
 _TYPES = "torch.distributed.checkpoint.metadata."
 _STORAGE_INFO = "torch.distributed.checkpoint.filesystem._StorageInfo"
 _REBUILD = "torch._utils._rebuild_tensor_v2"
@@ -111,8 +111,8 @@ def located(storage: Storage, box: Box) -> Stored:
         raise CheckpointError(f"{box.path}: {box.fragment}: {error}") from None
     except (ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         raise CheckpointError(
-            f"{box.path}: {box.fragment} cannot be read ({error}); save the checkpoint again, or "
-            "as safetensors with torch's HuggingFaceStorageWriter"
+            f"{box.path}: {box.fragment} cannot be read ({brief(error)}); save the checkpoint "
+            "again, or as safetensors with torch's HuggingFaceStorageWriter"
         ) from None
     return Stored(fragment=box.fragment, path=box.path, start=box.start + start)
 
@@ -147,12 +147,17 @@ def _saved_offsets(path: str, encoded: str) -> dict[str, Numbers]:
         told = parse(encoded.encode(), max_bytes=MAX_METADATA_BYTES, max_values=4_000_000)
         return {name: counts(value["saved_offsets"]) for name, value in told.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: {_SHARDING} tells no offsets ({error})") from None
+        raise CheckpointError(f"{path}: {_SHARDING} tells no offsets ({brief(error)})") from None
 
 
 def _classic(storage: Storage) -> list[Box]:
+    encoded = storage.get_range(METADATA, 0, MAX_METADATA_BYTES + 1)
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise CheckpointError(
+            f"{METADATA} has more than {MAX_METADATA_BYTES >> 20} MiB; save the checkpoint as "
+            "safetensors with torch's HuggingFaceStorageWriter"
+        )
     try:
-        encoded = storage.get_range(METADATA, 0, MAX_METADATA_BYTES)
         metadata = _fields(plain_data(encoded, _IN_METADATA), _TYPES + "Metadata")
         return list(_boxes(metadata))
     except CheckpointError as error:
@@ -160,7 +165,7 @@ def _classic(storage: Storage) -> list[Box]:
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise CheckpointError(
             f"{METADATA} is not the metadata of a torch distributed checkpoint "
-            f"({type(error).__name__}: {error}); save it again, or as safetensors with "
+            f"({type(error).__name__}: {brief(error)}); save it again, or as safetensors with "
             "torch's HuggingFaceStorageWriter"
         ) from None
 
@@ -170,10 +175,12 @@ def _boxes(metadata: Mapping[str, Any]) -> Iterator[Box]:
     for key, info in metadata["storage_data"].pairs:
         index = _fields(key, _TYPES + "MetadataIndex")
         if index.get("offset") is not None:
-            places[index["fqn"], _size(index["offset"])] = _fields(info, _STORAGE_INFO)
-    for name, told in metadata["state_dict_metadata"].pairs:
+            of = tensor_name(index["fqn"]), _size(index["offset"])
+            places[of] = _fields(info, _STORAGE_INFO)
+    for key, told in metadata["state_dict_metadata"].pairs:
         if told.what != _TYPES + "TensorStorageMetadata":
             continue
+        name = tensor_name(key)
         tensor = _fields(told, told.what)
         dtype = _dtype(tensor["properties"])
         for chunk in tensor["chunks"]:
@@ -251,5 +258,5 @@ def _dtype(properties: Made) -> str:
 
 def _file_name(value: Any) -> str:
     if not isinstance(value, str) or not _FILE.fullmatch(value):
-        raise ValueError(f"{value!r} is no file beside it")
+        raise ValueError(f"{shown(value)} is no file beside it")
     return value

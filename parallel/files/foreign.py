@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.bounded_json import parse
+from remesh.parallel.state.bounded_json import brief, parse, shown
 from remesh.parallel.state.fragments import Fragment, Numbers, item_bytes
 from remesh.parallel.state.headers import DTYPES, MAX_HEADER_BYTES, MAX_VALUES
 from remesh.parallel.state.reshard import HeldFragment, Move, ReshardError, reshard
@@ -26,6 +26,8 @@ _LENGTH_BYTES = 8
 # A box whose bytes lie further apart than this is read in several pieces.
 _PIECE_BYTES = 32 * 2**20
 _TOO_MANY = 2**50  # elements or bytes: no file system has files of that size
+_MOST_DIMENSIONS = 64  # as in torch
+_LONGEST_NAME = 500  # characters
 _NAMES = {stored: name for name, (stored, _) in DTYPES.items()}
 
 
@@ -83,7 +85,7 @@ def safetensors_file(storage: Storage, path: str) -> SafetensorsFile:
         raise CheckpointError(f"{path} is missing; fetch it again") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(
-            f"{path} is no whole safetensors file ({error}); fetch it again"
+            f"{path} is no whole safetensors file ({brief(error)}); fetch it again"
         ) from None
 
 
@@ -98,17 +100,18 @@ def _parsed(storage: Storage, path: str) -> SafetensorsFile:
     metadata = values.pop("__metadata__", {})
     first = _LENGTH_BYTES + length
     stored = [_stored(path, name, told, first) for name, told in values.items()]
-    end = max((one.start + one.fragment.num_bytes for one in stored), default=first)
+    end = _end_of(stored, first)
     # One byte comes back of two asked for: the file ends exactly there.
     if len(storage.get_range(path, end - 1, 2)) != 1:
         raise ValueError(f"its header tells of {end} bytes, it has another size")
     return SafetensorsFile(metadata=dict(metadata), stored=tuple(stored))
 
 
-def _stored(path: str, name: str, told: Mapping[str, Any], first: int) -> Stored:
+def _stored(path: str, key: str, told: Mapping[str, Any], first: int) -> Stored:
+    name = tensor_name(key)
     dtype = _NAMES.get(told["dtype"])
     if dtype is None:
-        raise ValueError(f"{name} has the unknown dtype {told['dtype']}")
+        raise ValueError(f"{name} has the unknown dtype {shown(told['dtype'])}")
     shape, (start, end) = counts(told["shape"]), counts(told["data_offsets"])
     if end - start != math.prod(shape) * item_bytes(dtype):
         raise ValueError(f"{name} has another size than its shape tells")
@@ -118,11 +121,33 @@ def _stored(path: str, name: str, told: Mapping[str, Any], first: int) -> Stored
     return Stored(fragment=fragment, path=path, start=first + start)
 
 
+def _end_of(stored: Iterable[Stored], first: int) -> int:
+    """Where the tensors end, which fill a file one behind the other: the format wants it so.
+
+    Raises: ValueError if two share a byte, or one is nobody's.
+    """
+    end = first
+    for one in sorted(stored, key=lambda one: (one.start, one.fragment.num_bytes)):
+        if one.start != end:
+            raise ValueError(f"{one.fragment.name} does not begin where the one before it ends")
+        end += one.fragment.num_bytes
+    return end
+
+
+def tensor_name(value: Any) -> str:
+    """Raises: ValueError if it is none that a line could show."""
+    if isinstance(value, str) and len(value) <= _LONGEST_NAME and value.isprintable():
+        return value
+    raise ValueError(f"{shown(value)} is no name of a tensor")
+
+
 def counts(values: Iterable[Any]) -> Numbers:
-    """Raises: ValueError if one of them is no whole number from 0 on."""
+    """Raises: ValueError if one of them is no whole number from 0 on, or they are too many."""
     numbers = tuple(values)
+    if len(numbers) > _MOST_DIMENSIONS:
+        raise ValueError(f"{len(numbers)} numbers stand where up to {_MOST_DIMENSIONS} should")
     if not all(type(number) is int and 0 <= number < _TOO_MANY for number in numbers):
-        raise ValueError(f"{numbers} are no counts")
+        raise ValueError(f"{shown(numbers)} are no counts")
     return numbers
 
 

@@ -12,11 +12,16 @@ the list, and runs whatever `__reduce__` and `__setstate__` of these classes do 
 """
 
 import pickletools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from remesh.parallel.files.nesting import Nesting
 from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.state.bounded_json import brief
+
+# Of the values in one, for each byte: a mention of what is there takes two, and is mostly small.
+_VALUES_A_BYTE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,9 @@ class Made:
     """What a call of `what` would have made. A dict is one of these too, of `what` = "dict"."""
 
     what: str
-    args: tuple[Any, ...] = ()
-    state: Any = None
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    args: tuple[Any, ...] = field(default=(), repr=False)
+    state: Any = field(default=None, repr=False)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list, repr=False)
 
     def value(self, key: str) -> Any:
         """The value of a dict for this key. Raises: KeyError."""
@@ -44,21 +49,23 @@ class Made:
 
 
 def plain_data(encoded: bytes, allowed: Collection[str]) -> Any:
-    """What the pickle describes. Cost: as long as the pickle, whatever it says.
+    """What the pickle describes: no value is nested deeply, and all can be walked through.
 
+    Cost: as long as the pickle, whatever it says; so is a walk through its values.
     Raises: CheckpointError if it names anything that is not `allowed`, or is no pickle of data.
     """
     try:
-        return _Notes(allowed).of(encoded)
+        return _Notes(allowed, Nesting(_VALUES_A_BYTE * len(encoded))).of(encoded)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise CheckpointError(f"no pickle of plain data ({error})") from None
+        raise CheckpointError(f"no pickle of plain data ({brief(error)})") from None
 
 
 class _Notes:
     """A stack as a pickle fills it, of notes instead of objects."""
 
-    def __init__(self, allowed: Collection[str]) -> None:
+    def __init__(self, allowed: Collection[str], nesting: Nesting) -> None:
         self._allowed = allowed
+        self._nesting = nesting
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -70,7 +77,7 @@ class _Notes:
             if opcode.name in _VALUES:
                 self._stack.append(arg)
             elif opcode.name in _CONSTANTS:
-                self._stack.append(_CONSTANTS[opcode.name]())
+                self._stack.append(_CONSTANTS[opcode.name])
             elif opcode.name in _ACTIONS:
                 _ACTIONS[opcode.name](self, arg)
             elif opcode.name not in ("PROTO", "FRAME"):
@@ -81,13 +88,18 @@ class _Notes:
         self._below.append(self._stack)
         self._stack = []
 
+    def empty_list(self, _: Any) -> None:
+        self._push([])
+
+    def empty_dict(self, _: Any) -> None:
+        self._push(Made("dict"), [])
+
     def tuple_(self, _: Any) -> None:
-        items = self._since_mark()
-        self._stack.append(tuple(items))
+        self._push(tuple(self._since_mark()))
 
     def short_tuple(self, size: int) -> None:
         items = [self._stack.pop() for _ in range(size)]
-        self._stack.append(tuple(reversed(items)))
+        self._push(tuple(reversed(items)))
 
     def append(self, _: Any) -> None:
         self._extend([self._stack.pop()])
@@ -111,15 +123,19 @@ class _Notes:
 
     def call(self, _: Any) -> None:
         args, what = self._stack.pop(), self._stack.pop()
-        self._stack.append(Made(_called(what), tuple(args)))
+        if not isinstance(args, tuple):
+            raise TypeError("it calls something with what is no tuple")
+        self._push(Made(_called(what), args), args)
 
     def persistent(self, _: Any) -> None:
-        self._stack.append(Made("persistent", (self._stack.pop(),)))
+        args = (self._stack.pop(),)
+        self._push(Made("persistent", args), args)
 
     def build(self, _: Any) -> None:
         state = self._stack.pop()
         if not isinstance(self._stack[-1], Made):
             raise TypeError("it gives a state to what is no object")
+        self._nesting.put(self._stack[-1], [state])
         self._stack[-1].state = state
 
     def put(self, place: int | None) -> None:
@@ -128,6 +144,10 @@ class _Notes:
     def get(self, place: int) -> None:
         self._stack.append(self._memo[place])
 
+    def _push(self, container: Any, items: Sequence[Any] | None = None) -> None:
+        self._nesting.put(container, container if items is None else items)
+        self._stack.append(container)
+
     def _since_mark(self) -> list[Any]:
         items, self._stack = self._stack, self._below.pop()
         return items
@@ -135,19 +155,23 @@ class _Notes:
     def _extend(self, items: list[Any]) -> None:
         if not isinstance(self._stack[-1], list):
             raise TypeError("it appends to what is no list")
+        self._nesting.put(self._stack[-1], items)
         self._stack[-1].extend(items)
 
     def _set(self, flat: list[Any]) -> None:
         if not isinstance(self._stack[-1], Made):
             raise TypeError("it sets keys of what is no dict")
+        self._nesting.put(self._stack[-1], flat)
         self._stack[-1].pairs.extend(zip(flat[::2], flat[1::2], strict=True))
 
     def _name(self, module: Any, name: Any) -> None:
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise TypeError("it names something by what is no text")
         full = f"{module}.{name}"
         if full not in self._allowed:
             raise CheckpointError(
-                f"it names {full}, which no file of this kind needs; nothing of it was run. "
-                "Do not load it anywhere"
+                f"it names {brief(full)}, which no file of this kind needs; nothing of it was "
+                "run. Do not load it anywhere"
             )
         self._stack.append(Named(full))
 
@@ -167,16 +191,11 @@ _VALUES = {
     "BINUNICODE",
     "SHORT_BINUNICODE",
 }
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": lambda: Made("dict"),
-}
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _ACTIONS: dict[str, Callable[[_Notes, Any], None]] = {
     "MARK": _Notes.mark,
+    "EMPTY_LIST": _Notes.empty_list,
+    "EMPTY_DICT": _Notes.empty_dict,
     "TUPLE": _Notes.tuple_,
     "TUPLE1": lambda notes, _: notes.short_tuple(1),
     "TUPLE2": lambda notes, _: notes.short_tuple(2),

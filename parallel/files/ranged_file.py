@@ -6,10 +6,15 @@ import zipfile
 from remesh.parallel.state.storage import Storage
 
 _LOCAL_HEADER_BYTES = 30
+# zipfile looks for the end of the table in so many bytes; the tables of torch are shorter.
+_MAX_READ_BYTES = 2**16 + 22
 
 
 class RangedFile:
-    """The bytes [start, start + size) of a blob; only what is read is fetched."""
+    """The bytes [start, start + size) of a blob; only what is read is fetched, some at once.
+
+    Raises: ValueError if too much is read at once.
+    """
 
     def __init__(self, storage: Storage, path: str, start: int, size: int) -> None:
         self._storage = storage
@@ -34,6 +39,8 @@ class RangedFile:
     def read(self, size: int = -1) -> bytes:
         left = max(self._size - self._at, 0)
         length = left if size < 0 else min(size, left)
+        if length > _MAX_READ_BYTES:
+            raise ValueError(f"{length} bytes at once, where up to {_MAX_READ_BYTES} are expected")
         if not length:
             return b""
         data = self._storage.get_range(self._path, self._start + self._at, length)
@@ -49,12 +56,12 @@ class Archive:
 
     def __init__(self, file: RangedFile, size: int) -> None:
         try:
-            self._zip = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, OSError) as error:
+            entries = zipfile.ZipFile(file).infolist()
+        except (zipfile.BadZipFile, NotImplementedError, OSError) as error:
             raise ValueError(f"no zip archive: {error}") from None
         self._file = file
         self._size = size
-        self._entries = {entry.filename.partition("/")[2]: entry for entry in self._zip.infolist()}
+        self._entries = {entry.filename.partition("/")[2]: entry for entry in entries}
 
     def read(self, name: str, max_bytes: int) -> bytes:
         start, size = self.place(name)
@@ -70,6 +77,8 @@ class Archive:
             raise ValueError(f"it has no {name}")
         if entry.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
+        if not 0 <= entry.header_offset < self._size:
+            raise ValueError(f"{name} lies outside of the archive")
         self._file.seek(entry.header_offset)
         header = self._file.read(_LOCAL_HEADER_BYTES)
         lengths = [int.from_bytes(header[at : at + 2], "little") for at in (26, 28)]

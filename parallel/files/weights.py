@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from remesh.parallel.files.convert_config import check_vocabulary
 from remesh.parallel.files.convert_names import EMBEDDING
 from remesh.parallel.files.foreign import Stored, read_stored
 from remesh.parallel.plan.errors import CheckpointError
@@ -19,22 +20,42 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Where every weight of a model lies, by our names. Nothing but headers has been read."""
+    """Where every weight of a model lies, by our names. Nothing but headers has been read.
+
+    `names` are what they are called there, by our names.
+    """
 
     storage: Storage
     stored: tuple[Stored, ...]
+    names: Mapping[str, str]
 
     def read(self, want: Sequence[Fragment]) -> dict[Fragment, Tensor]:
         """Boxes of the weights, in the dtypes that they name. Cost and errors: `read_stored`."""
         return read_stored(self.storage, self.stored, want)
 
     def start(self, want: Iterable[Fragment]) -> dict[Fragment, Tensor]:
-        """Boxes of the state at step 0: these weights, moments and counts 0."""
-        names = {one.fragment.name for one in self.stored}
+        """Boxes of the state at step 0: these weights, moments and counts 0.
+
+        Raises: CheckpointError also if a weight is not finite, as it is or in the box's dtype: it
+        would spread to all others, and every step would be skipped.
+        """
         wanted = list(want)
-        found = self.read([box for box in wanted if box.name in names])
-        rest = (box for box in wanted if box.name not in names)
+        found = self.read([box for box in wanted if box.name in self.names])
+        for box, tensor in found.items():
+            self._check_finite(box, tensor)
+        rest = (box for box in wanted if box.name not in self.names)
         return found | {box: empty(box).zero_() for box in rest}
+
+    def _check_finite(self, box: Fragment, tensor: Tensor) -> None:
+        # The least and the largest of all tell it without another tensor of that size.
+        if not tensor.numel() or all(bound.isfinite() for bound in tensor.aminmax()):
+            return
+        first = (~tensor.isfinite()).nonzero()[0].tolist()
+        place = [start + at for start, at in zip(box.offsets, first, strict=True)]
+        raise CheckpointError(
+            f"{self.names[box.name]} is not finite: {tensor[tuple(first)].item()} at {place} as "
+            f"{box.dtype}; take the model from a moment at which it was"
+        )
 
 
 def weights_of(
@@ -54,6 +75,8 @@ def weights_of(
                 f"one of {', '.join(_FLOATS)}"
             )
         name, shape = one.fragment.name, one.fragment.global_shape
+        if name == EMBEDDING and shape:
+            check_vocabulary(f"{one.path}: the rows of {names[name]}", shape[0])
         if shape != shapes[name]:
             raise CheckpointError(
                 f"{one.path}: {names[name]} has the shape {shape}, and the model wants "
@@ -62,7 +85,7 @@ def weights_of(
     problems = cover_problems(one.fragment for one in found)
     if problems:
         raise CheckpointError(f"the files are not complete: {problems[0]}; fetch them again")
-    return Weights(storage=storage, stored=found)
+    return Weights(storage=storage, stored=found, names=names)
 
 
 def check_tied(weights: Weights, head: Collection[Stored]) -> None:
@@ -73,7 +96,8 @@ def check_tied(weights: Weights, head: Collection[Stored]) -> None:
     wanted = [one.fragment for one in head]
     for theirs, tensor in read_stored(weights.storage, head, wanted).items():
         mine = replace(theirs, name=EMBEDDING)
-        if not torch.equal(tensor, weights.read([mine])[mine]):
+        # What is not finite is told as that, when it is read.
+        if not torch.allclose(tensor, weights.read([mine])[mine], 0, 0, equal_nan=True):
             raise CheckpointError(
                 f"the model is tied, but its {theirs.name} is not the embedding; set model.tied to "
                 "false, and tie_word_embeddings where there is a config.json"

@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.bounded_json import FORMAT_KEY, check_format, parse
+from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, check_format, parse, shown
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.root_manifest import FORMAT_VERSION, CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Blob, Storage
@@ -196,7 +196,7 @@ def header_of(encoded: Blob, *, size_bytes: int) -> ShardHeader:
         ref = CheckpointRef(step=_count(meta["step"]), generation=_count(meta["generation"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(
-            f"its header does not tell its fragments ({type(error).__name__}: {error})"
+            f"its header does not tell its fragments ({type(error).__name__}: {brief(error)})"
         ) from None
     parts.sort(key=lambda part: (part.start, part.size_bytes))
     ends = [data_start, *(part.end for part in parts)]
@@ -291,13 +291,13 @@ def _part(values: dict[str, Any], told: dict[str, Any], data_start: int) -> Shar
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{shown(value)} is no text")
     return value
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{shown(value)} is no count")
     return value
 
 

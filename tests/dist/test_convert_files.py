@@ -20,6 +20,7 @@ from remesh.parallel.files.convert import (
     read_model,
     write_model,
 )
+from remesh.parallel.files.convert_config import config_of
 from remesh.parallel.files.convert_names import hugging_face_name
 from remesh.parallel.files.foreign import read_stored, safetensors_file
 from remesh.parallel.groups.mesh import Mesh
@@ -43,7 +44,7 @@ def drawn(want):
 @pytest.fixture
 def folder(tmp_path):
     """The model in several files, as Hugging Face keeps it."""
-    write_model(LocalStorage(tmp_path), MODEL, drawn, max_file_bytes=40_000)
+    write_model(LocalStorage(tmp_path), MODEL, drawn, config_of(MODEL, "float32"), 40_000)
     return tmp_path
 
 
@@ -90,6 +91,24 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
     fresh.step(1, work_of(mesh, 1))
     imported.step(1, work_of(mesh, 1))
     assert state_hash(imported) == state_hash(fresh)
+
+
+def test_imported_weights_are_the_masters_that_a_step_goes_on_from(folder):
+    """Cases B048, B049: of bf16 files, and exactly; a step of no length leaves them as they are."""
+    tensors = {name: torch.full_like(value, 3.0) for name, value in tensors_of(folder).items()}
+    exact = torch.full((MODEL.width,), 1 + 2**-12)
+    rounded = {name: value.bfloat16() for name, value in tensors.items()}
+    save_file({**rounded, "model.norm.weight": exact}, folder / SINGLE)
+    engine, mesh = Engine(spec(lr=0.0)), Mesh.alone()
+    engine.form(mesh)
+    engine.load(opened(folder).start(fragment for fragment, _ in engine.fragments()), 0)
+    for step in (1, 2):
+        engine.step(step, work_of(mesh, step))
+    state = {fragment.name: tensor for fragment, tensor in engine.fragments()}
+    assert state["num_updates"].item() == 2
+    for name in SHAPES:
+        assert state[name].dtype == torch.float32
+        assert torch.all(state[name] == (1 + 2**-12 if name == "norm.weight" else 3.0))
 
 
 class Harm:
@@ -215,6 +234,7 @@ def test_weights_that_are_no_plain_numbers_are_told(folder, dtype):
 
 
 def test_a_tied_model_may_hold_its_head_twice_but_no_other_one(folder):
+    """Cases B051: a head that was trained by itself is not left out in silence."""
     tensors = tensors_of(folder)
     config = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**config, "tie_word_embeddings": True}))

@@ -12,6 +12,7 @@ from remesh.actors.checkpoints.looking import find
 from remesh.actors.storage.storage_url import open_storage
 from remesh.cli.main import main
 from remesh.parallel.files.convert import open_weights, read_model, write_model
+from remesh.parallel.files.convert_config import config_of
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.state.fragments import whole
@@ -39,7 +40,7 @@ def credentials(monkeypatch):
 
 def test_a_model_in_a_bucket_is_written_and_read_by_ranges(url):
     storage = open_storage(url.format("tiny"))
-    names = write_model(storage, MODEL, drawn, max_file_bytes=40_000)
+    names = write_model(storage, MODEL, drawn, config_of(MODEL, "float32"), 40_000)
     assert storage.list("") == sorted(names)
     weights = open_weights(storage, read_model(storage, MODEL.seq_len))
     name = "layers.0.ffn.down.weight"

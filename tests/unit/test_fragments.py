@@ -42,6 +42,45 @@ def test_what_does_not_cover_exactly_once_is_named(parts, problem):
     assert set(found[0].split(" overlaps ")) == set(problem.split(" overlaps "))
 
 
+@st.composite
+def boxes(draw):
+    """A few boxes of one tensor, wherever they lie."""
+    places = draw(st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=5))
+    shape = (3, 4)
+    parts = []
+    for row, column, rows, width in places:
+        offsets = min(row, 2), column
+        sizes = min(rows, 3 - offsets[0]), min(width + 1, 4 - column)
+        parts.append(box(offsets, sizes, shape=shape))
+    return parts
+
+
+@settings(max_examples=120)
+@given(boxes())
+def test_boxes_cover_a_tensor_when_each_element_is_in_one_of_them(parts):
+    counts = [
+        sum(element in in_place(part) for part in parts)
+        for element in itertools.product(range(3), range(4))
+    ]
+    assert (cover_problems(parts) == ()) == (set(counts) == {1})
+
+
+def in_place(part):
+    """The elements of a box."""
+    spans = zip(part.offsets, part.sizes, strict=True)
+    return set(itertools.product(*(range(start, start + size) for start, size in spans)))
+
+
+def test_as_many_elements_as_there_are_may_still_be_the_wrong_ones():
+    parts = [box((0, 0), (3, 6)), box((2, 0), (1, 6))]
+    assert cover_problems(parts) == ("w[0:3, 0:6] overlaps w[2:3, 0:6]",)
+    many = [box((n,), (1,), shape=(5000,)) for n in range(4999)] + [box((7,), (1,), shape=(5000,))]
+    assert cover_problems(many) == ("w has 5000 of its 5000 elements, some of them twice",)
+    assert cover_problems([box((0,) * 9, (1,) * 9, shape=(1,) * 9)]) == (
+        "w has 9 dimensions, not up to 8",
+    )
+
+
 def test_empty_tensors_and_empty_parts_are_legal():
     assert cover_problems([whole("none", (0, 3), "float32")]) == ()
     assert cover_problems([box((0, 0), (4, 6)), box((2, 0), (0, 6))]) == ()
