@@ -295,6 +295,66 @@ def use_after_close(seat):
         collectives.all_reduce_(group, torch.ones(1))
 
 
+def end_what_is_over(seat):
+    """What a group's own way out does after its close: nothing, whoever has its port by then."""
+    group = seat.form()
+    collectives.all_reduce_(group, torch.ones(1))
+    ends = []
+    group._end = lambda: ends.append(1)
+    group.close()
+    group.close()
+    group.end()
+    return len(ends)
+
+
+@pytest.mark.xfail(strict=True, reason="parallel A11")
+def test_a_group_ends_once(pool):
+    """parallel A11: later the port may be another group's, and NCCL's would be kept alive."""
+    assert pool.run(end_what_is_over, 2) == [1, 1]
+
+
+def form_on_a_name(seat, host):
+    fence = GenerationFence()
+    rendezvous = replace(seat.rendezvous(form_timeout_s=3), node_ip=host)
+    group = Group.form(rendezvous, fence)
+    tensor = torch.ones(1)
+    collectives.all_reduce_(group, tensor)
+    group.close()
+    return tensor.item()
+
+
+@pytest.mark.parametrize(
+    "host", [pytest.param(host, marks=pytest.mark.xfail(strict=True, reason="parallel A11"))
+             for host in ("localhost", "127.1")] + ["::1"]
+)  # fmt: skip
+def test_a_node_may_be_known_by_a_name_or_a_short_address(pool, host):
+    """parallel A11"""
+    assert pool.run(form_on_a_name, 2, host) == [2, 2]
+
+
+class EndlessPending:
+    """Its peers are gone and it does not notice."""
+
+    waits = 0
+
+    def wait(self, _timeout):
+        self.waits += 1
+        assert self.waits < 5, "it is waited for although the group is closed"
+        raise RuntimeError("Operation timed out!")
+
+    def is_completed(self):
+        return False
+
+
+@pytest.mark.xfail(strict=True, reason="parallel A11")
+def test_waiting_in_a_group_that_was_closed_ends():
+    """parallel A11"""
+    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), GenerationFence())
+    group.close()
+    with pytest.raises(RuntimeError, match="timed out"):
+        group._wait(EndlessPending())
+
+
 def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     fence = GenerationFence()
     group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)

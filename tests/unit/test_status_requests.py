@@ -1,0 +1,108 @@
+"""Odd requests to the status server: each gets one short answer, and none a traceback."""
+
+import http.client
+import threading
+
+import pytest
+
+from remesh.actors.run.status_server import Page, StatusServer
+from remesh.orchestrator.user_errors import UserError
+
+TOKEN = "0123456789abcdef"
+PAGE = Page(content_type="text/plain; version=0.0.4; charset=utf-8", body=b"remesh_step 7\n")
+expected = pytest.mark.xfail(strict=True, reason="security A4")
+
+
+def refuse(_wish):
+    raise UserError("no")
+
+
+def break_down():
+    raise LookupError("a fault of ours")
+
+
+@pytest.fixture
+def server():
+    answers = {"/metrics": lambda: PAGE, "/broken": break_down}
+    opened = StatusServer(answers, TOKEN, actions={"/scale": refuse})
+    yield opened
+    opened.close()
+
+
+def asked(server, method, path, **headers):
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=4)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, headers={"Authorization": f"Bearer {TOKEN}", **named})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+@pytest.mark.parametrize(
+    "length",
+    [pytest.param("9" * 4501, marks=expected), "-1", "1e3", "0x10", "\u0663", "65537"],
+)
+def test_a_length_that_is_none_is_refused(server, capfd, length):
+    """security A4: 4,501 digits were a traceback and no answer."""
+    code, body = asked(server, "POST", "/scale", Content_Length=length.encode())
+    assert (code, body) == (400, b"expected a JSON object of at most 65536 bytes")
+    assert capfd.readouterr() == ("", "")
+
+
+@expected
+def test_a_head_request_is_answered_without_a_body(server):
+    """security A4, inputs C4"""
+    assert asked(server, "HEAD", "/metrics") == (200, b"")
+    assert asked(server, "GET", "/metrics") == (200, PAGE.body)
+    assert asked(server, "HEAD", "/none")[0] == 404
+    assert asked(server, "PUT", "/metrics")[0] == 501
+
+
+@expected
+def test_a_page_of_another_site_is_not_served_under_its_name(server):
+    """security A4: a name that a site points at this address (DNS rebinding)."""
+    for host in ("evil.example", "evil.example:9750", "localhost.evil.example", "1.2.3.4.evil.io"):
+        code, body = asked(server, "GET", "/metrics", Host=host)
+        assert code == 421
+        assert b"remesh_step" not in body
+    known = ("127.0.0.1", "10.0.0.7:9750", "[::1]:9750", "localhost:9750", "LOCALHOST", "head",
+             "remesh-metrics.default.svc:9750", "host.cluster.local")  # fmt: skip
+    for host in known:
+        assert asked(server, "GET", "/metrics", Host=host) == (200, PAGE.body)
+
+
+@expected
+def test_a_head_without_end_is_cut(server):
+    """security A4"""
+    with pytest.raises((ConnectionError, http.client.HTTPException)):
+        asked(server, "GET", "/metrics", X="x" * 70_000)
+    assert asked(server, "GET", "/metrics")[0] == 200
+
+
+@expected
+def test_a_fault_of_ours_is_told_and_logged(server, capfd):
+    assert asked(server, "GET", "/broken")[0] == 500
+    assert "a fault of ours" in capfd.readouterr().err
+
+
+def test_it_takes_many_at_once(server):
+    """security A4: the backlog was five."""
+    codes = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(asked(server, "GET", "/metrics")[0]))
+        for _ in range(60)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [200] * 60
+
+
+@expected
+def test_metrics_are_served_on_an_address_of_the_other_kind():
+    """parallel A11"""
+    opened = StatusServer({"/metrics": lambda: PAGE}, None, host="::1")
+    assert asked(opened, "GET", "/metrics") == (200, PAGE.body)
+    opened.close()
