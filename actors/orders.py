@@ -1,7 +1,7 @@
 """What the controller hands to agents and workers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.memory.timers import Timers
 from remesh.orchestrator.control.words.commands import Form
@@ -80,6 +80,7 @@ class FormOrder:
     world_size: int
     store_host: str
     store_port: int
+    store_secret: bytes = field(repr=False)
     form_timeout_s: float
     op_timeout_s: float
     layout: Layout
@@ -125,19 +126,20 @@ class VaultMap:
 def form_order(
     form: Form,
     member: Member,
-    store: tuple[str, int],
+    store: tuple[str, int, bytes],
     *,
     timers: Timers,
     victim: int | None,
     vaults: VaultMap,
 ) -> FormOrder:
-    """What this member has to know; `store` is (host, port)."""
+    """What this member has to know; `store` is (host, port, secret)."""
     return FormOrder(
         generation=form.generation,
         rank=member.rank,
         world_size=len(form.members),
         store_host=store[0],
         store_port=store[1],
+        store_secret=store[2],
         form_timeout_s=timers.form_s,
         op_timeout_s=timers.restore_s,
         layout=form.layout,

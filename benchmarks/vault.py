@@ -244,6 +244,7 @@ def order(own: str, buddy: str) -> FormOrder:
         world_size=1,
         store_host="",
         store_port=0,
+        store_secret=b"",
         form_timeout_s=10,
         op_timeout_s=10,
         layout=Layout(),

@@ -32,12 +32,14 @@ class Seat:
     rank: int
     size: int
     port: int
+    secret: bytes
     generation: int
 
     def rendezvous(self, *, generation=None, form_timeout_s=10.0, op_timeout_s=20.0):
         return Rendezvous(
             host=HOST,
             port=self.port,
+            secret=self.secret,
             generation=self.generation if generation is None else generation,
             rank=self.rank,
             size=self.size,
@@ -101,10 +103,10 @@ class Run:
 
 
 class Pool:
-    def __init__(self, port):
+    def __init__(self, port, secret):
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.step.engine"])
-        self._port = port
+        self._store = (port, secret)
         self._generations = itertools.count()
         self._idle = [self._spawn() for _ in range(NUM_PROCESSES)]
         self._used = []
@@ -118,7 +120,7 @@ class Pool:
         generation = next(self._generations)
         task = (inspect.getfile(function), function.__name__)
         for rank, (_, pipe) in enumerate(taken):
-            pipe.send((*task, (Seat(rank, size, self._port, generation), *args)))
+            pipe.send((*task, (Seat(rank, size, *self._store, generation), *args)))
         self._used.append(Run(taken))
         return self._used[-1]
 

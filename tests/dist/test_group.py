@@ -158,7 +158,9 @@ def form_with_one_that_dies(seat, number):
     if seat.rank == seat.size - 1:
         rendezvous = seat.rendezvous()
         prefix = f"generation-{seat.generation}"
-        client = StoreClient.connect(HOST, seat.port, prefix=prefix, timeout_s=5)
+        client = StoreClient.connect(
+            HOST, seat.port, secret=seat.secret, prefix=prefix, timeout_s=5
+        )
         _device, listener = group_module._make_device(rendezvous.node_ip)
         group_module._exchange_listeners(client, rendezvous, listener)
         os.kill(os.getpid(), number)
@@ -277,7 +279,7 @@ class LatePending:
 
 
 def test_an_operation_that_ends_as_the_wait_gives_up_has_succeeded():
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), GenerationFence())
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), GenerationFence())
     group._wait(LatePending())
     with pytest.raises(RuntimeError, match="Connection closed"):
         group._wait(LatePending(RuntimeError("Connection closed by peer")))
@@ -307,7 +309,6 @@ def end_what_is_over(seat):
     return len(ends)
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A11")
 def test_a_group_ends_once(pool):
     """parallel A11: later the port may be another group's, and NCCL's would be kept alive."""
     assert pool.run(end_what_is_over, 2) == [1, 1]
@@ -323,10 +324,7 @@ def form_on_a_name(seat, host):
     return tensor.item()
 
 
-@pytest.mark.parametrize(
-    "host", [pytest.param(host, marks=pytest.mark.xfail(strict=True, reason="parallel A11"))
-             for host in ("localhost", "127.1")] + ["::1"]
-)  # fmt: skip
+@pytest.mark.parametrize("host", ["localhost", "127.1", "::1"])
 def test_a_node_may_be_known_by_a_name_or_a_short_address(pool, host):
     """parallel A11"""
     assert pool.run(form_on_a_name, 2, host) == [2, 2]
@@ -346,10 +344,9 @@ class EndlessPending:
         return False
 
 
-@pytest.mark.xfail(strict=True, reason="parallel A11")
 def test_waiting_in_a_group_that_was_closed_ends():
     """parallel A11"""
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), GenerationFence())
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), GenerationFence())
     group.close()
     with pytest.raises(RuntimeError, match="timed out"):
         group._wait(EndlessPending())
@@ -357,7 +354,7 @@ def test_waiting_in_a_group_that_was_closed_ends():
 
 def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     fence = GenerationFence()
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), fence)
     collectives.all_reduce_(group, torch.ones(1))
     fence.up(5)
     group.end()

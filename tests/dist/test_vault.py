@@ -66,6 +66,7 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         world_size=size,
         store_host="",
         store_port=0,
+        store_secret=b"",
         form_timeout_s=5,
         op_timeout_s=5,
         layout=Layout(dp=size),

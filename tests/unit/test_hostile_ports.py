@@ -9,6 +9,7 @@ import resource
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -24,9 +25,9 @@ from remesh.parallel.groups.store import StoreClient, StoreServer
 HOST = "127.0.0.1"
 TOKEN = "0123456789abcdef" * 2
 MANY = 1000
-MOST_WAITING = 300  # of those that have not said yet who they are
+MOST_WAITING = 550  # of those that have not said yet who they are
 FEW_THREADS = 4
-expected = pytest.mark.xfail(strict=True, reason="security A2, A4, A5")
+expected = pytest.mark.xfail(strict=True, reason="security A4, A5")
 
 
 class StorePort:
@@ -72,7 +73,11 @@ class StatusPort:
         return ask(contact, "/status") == {"step": 7}
 
 
-PORTS = [StorePort, VaultPort, StatusPort]
+PORTS = [
+    StorePort,
+    pytest.param(VaultPort, marks=expected),
+    pytest.param(StatusPort, marks=expected),
+]
 
 
 @pytest.fixture
@@ -126,9 +131,9 @@ def is_cut(stranger):
     return True
 
 
-@expected
+@pytest.mark.usefixtures("many_descriptors")
 @pytest.mark.parametrize("kind", PORTS)
-def test_a_thousand_silent_connections_hold_up_nobody(opened, many_descriptors, kind):
+def test_a_thousand_silent_connections_hold_up_nobody(opened, kind):
     port = opened(kind)
     threads, descriptors = threading.active_count(), num_descriptors()
     silent = [dial(port.port) for _ in range(MANY)]
@@ -140,7 +145,6 @@ def test_a_thousand_silent_connections_hold_up_nobody(opened, many_descriptors, 
     assert port.answers()
 
 
-@expected
 @pytest.mark.parametrize("kind", PORTS)
 def test_random_bytes_end_only_the_connection_that_says_them(opened, capfd, kind):
     port = opened(kind)
@@ -148,16 +152,15 @@ def test_random_bytes_end_only_the_connection_that_says_them(opened, capfd, kind
     threads = threading.active_count()
     for _ in range(60):
         with dial(port.port) as stranger:
-            stranger.sendall(drawn.randbytes(drawn.choice([1, 20, 64, 300, 5000])))
-            if drawn.random() < 0.5:
+            with suppress(OSError):  # it may be cut in the middle
+                stranger.sendall(drawn.randbytes(drawn.choice([1, 20, 64, 300, 5000])))
                 stranger.shutdown(socket.SHUT_WR)
-                assert is_cut(stranger)
+            assert drawn.random() < 0.5 or is_cut(stranger)
     assert port.answers()
     assert soon(lambda: threading.active_count() <= threads + FEW_THREADS)
     assert capfd.readouterr() == ("", "")
 
 
-@expected
 @pytest.mark.parametrize("kind", PORTS)
 def test_one_who_says_a_byte_now_and_then_is_cut(opened, kind):
     port = opened(kind, limit_s=0.2)
@@ -180,7 +183,6 @@ def test_one_who_says_a_byte_now_and_then_is_cut(opened, kind):
     assert port.answers()
 
 
-@expected
 @pytest.mark.parametrize("kind", PORTS)
 def test_one_who_hangs_up_says_nothing_in_the_log(opened, capfd, kind):
     """inputs C4"""
@@ -196,7 +198,7 @@ def test_one_who_hangs_up_says_nothing_in_the_log(opened, capfd, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(StorePort, marks=expected), VaultPort, pytest.param(StatusPort, marks=expected)],
+    [StorePort, VaultPort, pytest.param(StatusPort, marks=expected)],
 )
 def test_a_port_closes_with_strangers_at_the_door(opened, kind):
     port = opened(kind)

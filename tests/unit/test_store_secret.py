@@ -11,7 +11,6 @@ from remesh.parallel.groups.store import StoreClient, StoreServer
 
 HOST = "127.0.0.1"
 SET, GET = 1, 2
-expected = pytest.mark.xfail(strict=True, reason="security A2")
 
 
 @pytest.fixture
@@ -30,19 +29,18 @@ def frame(kind, key, value=b""):
     return struct.pack("!BII", kind, len(key), len(value)) + key + value
 
 
-@expected
 def test_a_stranger_sets_nothing(server):
     """security A2: he would send a rank to his own address."""
     with socket.create_connection((HOST, server.port), timeout=4) as stranger:
         stranger.sendall(frame(SET, b"g/key", b"his") + bytes(64))
-        while stranger.recv(4096):
-            pass
+        with suppress(ConnectionError):
+            while stranger.recv(4096):
+                pass
     client = connect(server, timeout_s=0.1)
     with pytest.raises(TimeoutError):
         client.get("key")
 
 
-@expected
 def test_the_secret_of_another_generation_opens_nothing(server):
     """security A2"""
     other = StoreServer.open(HOST)
@@ -52,7 +50,6 @@ def test_the_secret_of_another_generation_opens_nothing(server):
         connect(server, secret=other.secret)
 
 
-@expected
 def test_what_was_heard_once_opens_nothing_again(server):
     """security A2: the store's question is another each time."""
     answers = []
@@ -78,7 +75,6 @@ def test_what_was_heard_once_opens_nothing_again(server):
     assert server.secret not in answers[0]
 
 
-@expected
 def test_one_who_is_no_store_is_not_believed():
     """security A2"""
     with socket.create_server((HOST, 0)) as listener:
@@ -97,7 +93,6 @@ def test_one_who_is_no_store_is_not_believed():
             )
 
 
-@expected
 def test_a_rank_that_asks_and_does_not_read_blocks_nobody(server):
     """security A2: 40 answers of 900 KB that nobody takes."""
     greedy = connect(server)
@@ -112,7 +107,6 @@ def test_a_rank_that_asks_and_does_not_read_blocks_nobody(server):
     assert threading.active_count() < before
 
 
-@expected
 def test_an_answer_larger_than_what_is_in_flight_arrives_whole(server):
     one, two = connect(server), connect(server)
     value = bytes(range(256)) * 4000
@@ -120,7 +114,6 @@ def test_an_answer_larger_than_what_is_in_flight_arrives_whole(server):
     assert two.get("key") == value
 
 
-@expected
 def test_a_store_keeps_no_more_than_its_bound():
     """security A2: 300 MB in the controller's process, before."""
     server = StoreServer.open(HOST, most_bytes=3 << 20)
@@ -135,7 +128,6 @@ def test_a_store_keeps_no_more_than_its_bound():
     server.close()
 
 
-@expected
 def test_a_store_listens_on_an_address_of_either_kind():
     """parallel A11"""
     for host in ("::1", "127.1", "localhost"):
