@@ -14,7 +14,6 @@ from remesh.actors.vault.vault_memory import VaultMemory
 
 NOBODY = 65534
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-expected = pytest.mark.xfail(strict=True, reason="security A1")
 
 
 @pytest.fixture
@@ -43,7 +42,6 @@ def evil(shared, *, mode=0o700, owner=None):
     return folder
 
 
-@expected
 def test_a_lock_that_is_a_link_makes_no_file_where_it_points(shared, secret):
     """security A1"""
     folder = evil(shared)
@@ -55,7 +53,6 @@ def test_a_lock_that_is_a_link_makes_no_file_where_it_points(shared, secret):
     assert not list(secret.iterdir())
 
 
-@expected
 def test_a_folder_that_is_a_link_gets_no_lock(shared, secret):
     """security A1"""
     folder = shared / folder_name("evil", "n2")
@@ -69,7 +66,6 @@ def test_a_folder_that_is_a_link_gets_no_lock(shared, secret):
     assert folder.is_symlink()
 
 
-@expected
 def test_a_folder_that_is_open_to_others_is_not_taken_over(shared):
     """security A1"""
     folder = evil(shared, mode=0o777)
@@ -82,7 +78,6 @@ def test_a_folder_that_is_open_to_others_is_not_taken_over(shared):
 
 
 @by_root
-@expected
 def test_a_folder_of_another_user_is_left_alone(shared):
     """security A1"""
     folder = evil(shared, owner=NOBODY)
@@ -97,7 +92,6 @@ def test_a_folder_of_another_user_is_left_alone(shared):
 
 
 @by_root
-@expected
 def test_a_file_of_another_user_is_no_lock_and_no_slot(shared):
     """security A1"""
     folder = evil(shared)
@@ -110,7 +104,6 @@ def test_a_file_of_another_user_is_no_lock_and_no_slot(shared):
     assert len(list(folder.iterdir())) == 2
 
 
-@expected
 def test_a_sweep_removes_only_what_a_vault_has_made(shared):
     """security A1: a folder without a lock is no vault's, whatever its name."""
     own = evil(shared)
@@ -126,7 +119,6 @@ def test_a_sweep_removes_only_what_a_vault_has_made(shared):
     assert [path.name for path in dead.iterdir()] == ["thesis.txt"]
 
 
-@expected
 def test_a_slot_that_is_a_link_or_no_file_is_not_mapped(tmp_path, secret):
     """security A1"""
     (secret / "key").write_bytes(bytes(8192))
@@ -137,7 +129,6 @@ def test_a_slot_that_is_a_link_or_no_file_is_not_mapped(tmp_path, secret):
             SlotMemory.open(tmp_path / name)
 
 
-@expected
 def test_stamps_are_written_through_no_link(tmp_path, secret):
     """security A1"""
     folder = tmp_path / "run"
@@ -148,7 +139,6 @@ def test_stamps_are_written_through_no_link(tmp_path, secret):
     assert (secret / "key").read_bytes() == b"kept"
 
 
-@expected
 def test_stamps_that_are_a_link_or_too_short_are_passed_over(tmp_path, secret):
     """security A1"""
     folder = tmp_path / "run"
@@ -162,7 +152,6 @@ def test_stamps_that_are_a_link_or_too_short_are_passed_over(tmp_path, secret):
 
 
 @by_root
-@expected
 def test_the_process_of_another_user_is_not_killed_for_a_stamp_with_its_pid(tmp_path):
     """security A1: neither is one that has got the pid in between."""
     other = subprocess.Popen(["sleep", "60"], user=NOBODY)
@@ -177,7 +166,6 @@ def test_the_process_of_another_user_is_not_killed_for_a_stamp_with_its_pid(tmp_
         other.wait()
 
 
-@expected
 def test_a_process_is_killed_by_its_stamps_only_while_it_is_the_same(tmp_path):
     """security A1"""
     worker = subprocess.Popen(["sleep", "60"])
