@@ -56,8 +56,8 @@ def open_file(path: Path, flags: int, *, folder: int | None = None) -> int:
 def _check_folder(folder: Path, found: os.stat_result) -> None:
     if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
         raise PermissionError(
-            f"{folder} belongs to user {found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}"
-            f"; expected user {os.geteuid()} and 0700: it is not used; remove it"
+            f"{folder} belongs to user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; "
+            f"expected user {os.geteuid()}, mode 0700: it is not used; remove it"
         )
 
 

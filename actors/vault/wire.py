@@ -1,9 +1,12 @@
 """How vaults and workers talk: short messages in JSON, some of them followed by plain bytes.
 
-A connection begins with the run's token. Nothing that is received is ever executed or unpickled,
-and every receipt is bounded in size and in time.
+A connection begins with a proof of the run's token by both sides, and each piece of what is said
+afterwards ends with a keyed hash: who stands in between can read it, but neither change nor repeat
+it. Nothing that is received is ever executed or unpickled, and every receipt is bounded in size and
+in time.
 """
 
+import hmac
 import json
 import socket
 import struct
@@ -11,6 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
+from remesh.parallel.doors.addresses import parted
+from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Session, greet
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.state.bounded_json import parse
 
@@ -32,7 +37,7 @@ class Line:
     Sending and receiving are for one thread each. Raises: OSError once it is broken.
     """
 
-    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+    def __init__(self, connection: socket.socket, session: Session, limit_s: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         seconds = max(1, round(limit_s))
@@ -45,16 +50,23 @@ class Line:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         connection.settimeout(limit_s)
         self._connection = connection
+        self._session = session
         self._limit_s = limit_s
         self._early = b""
 
     @classmethod
     def open(cls, address: str, token: str, limit_s: float) -> Self:
-        """Raises: OSError if nobody is there."""
-        host, _, port = address.rpartition(":")
-        line = cls(socket.create_connection((host, int(port)), timeout=limit_s), limit_s)
-        line.send_bytes(token.encode())
-        return line
+        """Raises: OSError if nobody is there, StrangerError if it is none who knows the token."""
+        try:
+            where = parted(str(address))
+        except ValueError as error:
+            raise VaultError(str(error)) from None
+        connection = socket.create_connection(where, timeout=limit_s)
+        try:
+            return cls(connection, greet(connection, token.encode()), limit_s)
+        except OSError:
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Repeatable, from any thread; it ends the waits of the others."""
@@ -64,13 +76,16 @@ class Line:
 
     def send(self, message: Message, data: memoryview | bytes = b"") -> None:
         encoded = json.dumps(message).encode()
-        self._connection.sendall(_LENGTH.pack(len(encoded)) + encoded)
+        framed = _LENGTH.pack(len(encoded)) + encoded
+        self._connection.sendall(framed + self._session.said.next(framed))
         self.send_bytes(data)
 
     def send_bytes(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
         for start in range(0, len(view), _PIECE_BYTES):
-            self._connection.sendall(view[start : start + _PIECE_BYTES])
+            piece = view[start : start + _PIECE_BYTES]
+            self._connection.sendall(piece)
+            self._connection.sendall(self._session.said.next(piece))
 
     def receive(self, limit_s: float | None = None) -> Message:
         """The next message, within the limit. Raises: EOFError once the other side has left."""
@@ -98,11 +113,11 @@ class Line:
         return self.receive(self._limit_s)
 
     def receive_into(self, view: memoryview) -> None:
-        while view:
-            count = self._connection.recv_into(view[:_PIECE_BYTES])
-            if not count:
-                raise VaultError("the connection ended in the middle")
-            view = view[count:]
+        """What the other side has sent by one `send_bytes`; do not use it if this raises."""
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            self._fill(piece)
+            self._prove(piece)
 
     def receive_bytes(self, size_bytes: int) -> bytearray:
         data = bytearray(size_bytes)
@@ -124,10 +139,12 @@ class Line:
         return answer
 
     def _rest(self, first: bytes) -> Message:
-        (length,) = _LENGTH.unpack(first + self.receive_bytes(_LENGTH.size - 1))
+        head = first + self._taken(_LENGTH.size - 1)
+        (length,) = _LENGTH.unpack(head)
         if length > MAX_MESSAGE_BYTES:
             raise VaultError(f"a message of {length} bytes is no message")
-        encoded = bytes(self.receive_bytes(length))
+        encoded = bytes(self._taken(length))
+        self._prove(head, encoded)
         try:
             message = parse(encoded, max_bytes=MAX_MESSAGE_BYTES, max_values=_MAX_VALUES)
         except ValueError as error:
@@ -135,6 +152,24 @@ class Line:
         if not isinstance(message, dict):
             raise VaultError("a message that is no object is no message")
         return message
+
+    def _prove(self, *parts: bytes | memoryview) -> None:
+        """What was just received is what was sent. Raises: VaultError."""
+        expected = self._session.heard.next(*parts)
+        if not hmac.compare_digest(self._taken(SEAL_BYTES), expected):
+            raise VaultError("what came is not what was sent: its keyed hash is another")
+
+    def _taken(self, size_bytes: int) -> bytearray:
+        data = bytearray(size_bytes)
+        self._fill(memoryview(data))
+        return data
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            count = self._connection.recv_into(view)
+            if not count:
+                raise VaultError("the connection ended in the middle")
+            view = view[count:]
 
 
 def told_held(held: Held) -> Message:

@@ -15,6 +15,7 @@ from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
 from remesh.actors.vault.wire import MAX_MESSAGE_BYTES, Line, VaultError, heard_held, told_held
 from remesh.actors.worker.snapshot_pace import Pace
+from remesh.parallel.doors.keyed_hello import Seal, Session
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
@@ -204,11 +205,14 @@ def test_a_line_ends_at_what_is_no_message():
     with closing(far):
         line = Line.__new__(Line)
         line._connection, line._limit_s, line._early = near, 0.2, b""
+        line._session = Session(said=Seal(b"k"), heard=Seal(b"k"))
+        told = Seal(b"k")
         far.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
         with pytest.raises(VaultError):
             line.receive(0.2)
         for text in (b"[1]", b"{", b"[" * 60000):
-            far.sendall(len(text).to_bytes(4, "big") + text)
+            framed = len(text).to_bytes(4, "big") + text
+            far.sendall(framed + told.next(framed))
             with pytest.raises(VaultError):
                 line.receive(0.2)
         far.sendall(b"\0\0")
