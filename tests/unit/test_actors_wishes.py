@@ -9,7 +9,8 @@ from control_drive import running
 
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.run.contact import Contact, tell
-from remesh.actors.run.status_server import MAX_BODY_BYTES, StatusServer
+from remesh.actors.run.status_server import StatusServer
+from remesh.actors.run.whole_request import MAX_BODY_BYTES
 from remesh.orchestrator.control.words.events import NodeDraining, ScaleRequested
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 

@@ -32,7 +32,6 @@ TOKEN = "0123456789abcdef" * 2
 MANY = 1000
 MOST_WAITING = 550  # of those that have not said yet who they are
 FEW_THREADS = 4
-expected = pytest.mark.xfail(strict=True, reason="security A4, A5")
 
 
 class StorePort:
@@ -80,7 +79,7 @@ class StatusPort:
 PORTS = [
     StorePort,
     VaultPort,
-    pytest.param(StatusPort, marks=expected),
+    StatusPort,
 ]
 
 
@@ -202,7 +201,7 @@ def test_one_who_hangs_up_says_nothing_in_the_log(opened, capfd, kind):
 
 @pytest.mark.parametrize(
     "kind",
-    [StorePort, VaultPort, pytest.param(StatusPort, marks=expected)],
+    PORTS,
 )
 def test_a_port_closes_with_strangers_at_the_door(opened, kind):
     port = opened(kind)

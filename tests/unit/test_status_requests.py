@@ -10,7 +10,6 @@ from remesh.orchestrator.user_errors import UserError
 
 TOKEN = "0123456789abcdef"
 PAGE = Page(content_type="text/plain; version=0.0.4; charset=utf-8", body=b"remesh_step 7\n")
-expected = pytest.mark.xfail(strict=True, reason="security A4")
 
 
 def refuse(_wish):
@@ -41,7 +40,7 @@ def asked(server, method, path, **headers):
 
 @pytest.mark.parametrize(
     "length",
-    [pytest.param("9" * 4501, marks=expected), "-1", "1e3", "0x10", "\u0663", "65537"],
+    [pytest.param("9" * 4501), "-1", "1e3", "0x10", "\u0663", "65537"],
 )
 def test_a_length_that_is_none_is_refused(server, capfd, length):
     """security A4: 4,501 digits were a traceback and no answer."""
@@ -50,7 +49,6 @@ def test_a_length_that_is_none_is_refused(server, capfd, length):
     assert capfd.readouterr() == ("", "")
 
 
-@expected
 def test_a_head_request_is_answered_without_a_body(server):
     """security A4, inputs C4"""
     assert asked(server, "HEAD", "/metrics") == (200, b"")
@@ -59,7 +57,6 @@ def test_a_head_request_is_answered_without_a_body(server):
     assert asked(server, "PUT", "/metrics")[0] == 501
 
 
-@expected
 def test_a_page_of_another_site_is_not_served_under_its_name(server):
     """security A4: a name that a site points at this address (DNS rebinding)."""
     for host in ("evil.example", "evil.example:9750", "localhost.evil.example", "1.2.3.4.evil.io"):
@@ -72,7 +69,6 @@ def test_a_page_of_another_site_is_not_served_under_its_name(server):
         assert asked(server, "GET", "/metrics", Host=host) == (200, PAGE.body)
 
 
-@expected
 def test_a_head_without_end_is_cut(server):
     """security A4"""
     with pytest.raises((ConnectionError, http.client.HTTPException)):
@@ -80,10 +76,9 @@ def test_a_head_without_end_is_cut(server):
     assert asked(server, "GET", "/metrics")[0] == 200
 
 
-@expected
-def test_a_fault_of_ours_is_told_and_logged(server, capfd):
+def test_a_fault_of_ours_is_told_and_logged(server, caplog):
     assert asked(server, "GET", "/broken")[0] == 500
-    assert "a fault of ours" in capfd.readouterr().err
+    assert "a fault of ours" in caplog.text
 
 
 def test_it_takes_many_at_once(server):
@@ -100,7 +95,6 @@ def test_it_takes_many_at_once(server):
     assert codes == [200] * 60
 
 
-@expected
 def test_metrics_are_served_on_an_address_of_the_other_kind():
     """parallel A11"""
     opened = StatusServer({"/metrics": lambda: PAGE}, None, host="::1")
