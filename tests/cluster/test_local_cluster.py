@@ -89,7 +89,6 @@ def test_a_head_that_does_not_start_is_told_and_leaves_nothing():
     assert children() == before
 
 
-@pytest.mark.xfail(strict=True, reason="security B4, B7")
 def test_a_cluster_leaves_nothing_without_its_supervisor_and_answers_no_stranger():
     """security B4 and B7: frozen processes and the folder go too; metrics are not collected."""
     cluster = LocalCluster.start(nodes=1, workers_per_node=1)

@@ -175,7 +175,6 @@ def test_killing_the_owner_outright_ends_everything(tmp_path):
     owner.stdout.close()
 
 
-@pytest.mark.xfail(strict=True, reason="security B4")
 def test_the_nodes_end_with_a_supervisor_that_is_killed(supervisor):
     """security B4: nobody else would own them."""
     sessions = [supervisor.start(CALM), supervisor.start(CALM)]

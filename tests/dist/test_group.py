@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -328,6 +329,16 @@ def form_on_a_name(seat, host):
 def test_a_node_may_be_known_by_a_name_or_a_short_address(pool, host):
     """parallel A11"""
     assert pool.run(form_on_a_name, 2, host) == [2, 2]
+
+
+def test_a_generation_forms_past_strangers_at_its_store(pool):
+    """security A2: silent ones, and one who has said half of what he should."""
+    port, _ = pool._store
+    strangers = [socket.create_connection((HOST, port), timeout=4) for _ in range(700)]
+    strangers[0].sendall(bytes(40))
+    assert pool.run(sum_of_ranks, 4) == [6] * 4
+    for stranger in strangers:
+        stranger.close()
 
 
 class EndlessPending:
