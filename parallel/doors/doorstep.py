@@ -42,7 +42,8 @@ V = TypeVar("V", bound=Visitor)
 class Doorstep(Generic[V]):
     """A listener whose connections are handed to `admit`, blocking again, once they are heard.
 
-    `admit` runs in the door's thread, and must not block. Who is not heard within the limit goes.
+    `admit` runs in the door's thread, and must not block. Who is not heard within `limit_s` goes;
+    there is room for `most`, or less where the process may have few descriptors.
     """
 
     def __init__(
@@ -52,10 +53,11 @@ class Doorstep(Generic[V]):
         admit: Callable[[socket.socket, V], None],
         *,
         limit_s: float,
+        most: int = MOST_WAITING,
     ) -> None:
         self.host, self.port = listener.getsockname()[:2]
         self._waker, woken = socket.socketpair()
-        queue = _Queue(listener, woken, visitor, admit, limit_s=limit_s)
+        queue = _Queue(listener, woken, visitor, admit, bounds=(limit_s, most))
         self._thread = threading.Thread(target=queue.serve, name="door", daemon=True)
 
     @staticmethod
@@ -100,18 +102,18 @@ class _Queue(Generic[V]):
         visitor: Callable[[], V],
         admit: Callable[[socket.socket, V], None],
         *,
-        limit_s: float,
+        bounds: tuple[float, int],
     ) -> None:
         self._listener = listener
         self._woken = woken
         self._visitor = visitor
         self._admit = admit
-        self._limit_s = limit_s
+        self._limit_s, most = bounds
+        self._most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
         self._selector = selectors.DefaultSelector()
         self._waiting: dict[_Waiting[V], None] = {}
         self._listens = False
         self._closed_until_s = 0.0
-        self._most = min(MOST_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
 
     def serve(self) -> None:
         self._listener.setblocking(False)
