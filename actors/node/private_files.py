@@ -41,8 +41,7 @@ def open_file(path: Path, flags: int, *, folder: int | None = None) -> int:
 
     Raises: OSError; PermissionError if it is a link, no plain file, or another user's.
     """
-    # Without waiting: what stands there may be a pipe that nobody writes to.
-    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
     name = path if folder is None else path.name
     descriptor = os.open(name, flags, OWNER_ONLY, dir_fd=folder)
     try:

@@ -114,7 +114,10 @@ def test_a_sweep_removes_only_what_a_vault_has_made(shared):
     memory.take(100)
     (dead / "thesis.txt").write_text("mine")
     os.close(memory._lock)
+    empty = shared / folder_name("my", "notes")
+    empty.mkdir(mode=0o700)
     sweep_all(shared)
+    assert empty.exists()
     assert [path.name for path in own.iterdir()] == ["thesis.txt"]
     assert [path.name for path in dead.iterdir()] == ["thesis.txt"]
 

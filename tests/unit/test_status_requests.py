@@ -1,11 +1,14 @@
 """Odd requests to the status server: each gets one short answer, and none a traceback."""
 
 import http.client
+import random
+import socket
 import threading
 
 import pytest
 
 from remesh.actors.run.status_server import Page, StatusServer
+from remesh.actors.run.whole_request import Reply, RequestVisitor, replied
 from remesh.orchestrator.user_errors import UserError
 
 TOKEN = "0123456789abcdef"
@@ -52,6 +55,13 @@ def test_a_length_that_is_none_is_refused(server, capfd, length):
 def test_a_head_request_is_answered_without_a_body(server):
     """security A4, inputs C4"""
     assert asked(server, "HEAD", "/metrics") == (200, b"")
+    with socket.create_connection((server.host, server.port), timeout=4) as plain:
+        plain.sendall(f"HEAD /metrics HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        told = b""
+        while piece := plain.recv(4096):
+            told += piece
+    assert told.startswith(b"HTTP/1.0 200 ")
+    assert told.endswith(b"\r\n\r\n")
     assert asked(server, "GET", "/metrics") == (200, PAGE.body)
     assert asked(server, "HEAD", "/none")[0] == 404
     assert asked(server, "PUT", "/metrics")[0] == 501
@@ -79,6 +89,19 @@ def test_a_head_without_end_is_cut(server):
 def test_a_fault_of_ours_is_told_and_logged(server, caplog):
     assert asked(server, "GET", "/broken")[0] == 500
     assert "a fault of ours" in caplog.text
+
+
+def test_whatever_is_asked_is_answered():
+    """security A4: requests with their parts cut, doubled and replaced."""
+    drawn = random.Random(4)
+    parts = [b"GET", b"POST", b"PUT", b" ", b"/x", b"HTTP/1.1", b"HTTP/9.9", b"\r\n", b"Host:",
+             b"[:", b"a:1", b"Content-Length:", b"7", b"-7", b"Transfer-Encoding: chunked",
+             b"\xff", b"\0", b"Expect: 100-continue"]  # fmt: skip
+    for _ in range(400):
+        request = b"".join(drawn.choices(parts, k=drawn.randrange(12))) + b"\r\n\r\n"
+        visitor = RequestVisitor()
+        if visitor.hear(bytearray(request)):
+            replied(visitor.heard, lambda _: Reply(body=b"x"))
 
 
 def test_it_takes_many_at_once(server):

@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -107,8 +108,31 @@ def test_a_rank_that_asks_and_does_not_read_blocks_nobody(server):
     assert threading.active_count() < before
 
 
+def narrow(client, room_bytes):
+    """Has little room for what it does not read."""
+    client._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room_bytes)
+    return client
+
+
+def test_one_who_stops_in_the_middle_is_dropped_and_the_others_are_served():
+    """security A2: of an answer, or of a request."""
+    server = StoreServer.open(HOST, limit_s=0.2)
+    value = bytes(1_000_000)
+    other, deaf, mute = connect(server), narrow(connect(server), 4096), connect(server)
+    other.set("key", value)
+    deaf._connection.sendall(frame(GET, b"g/key"))
+    mute._connection.sendall(frame(SET, b"g/key", value)[:1000])
+    assert other.get("key") == value
+    assert mute._connection.recv(1) == b""
+    until_s = time.monotonic() + 4
+    while len(server._service._clients) > 1 and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert len(server._service._clients) == 1
+    server.close()
+
+
 def test_an_answer_larger_than_what_is_in_flight_arrives_whole(server):
-    one, two = connect(server), connect(server)
+    one, two = connect(server), narrow(connect(server), 100_000)
     value = bytes(range(256)) * 4000
     one.set("key", value)
     assert two.get("key") == value
