@@ -62,6 +62,7 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
+from remesh.parallel.doors.addresses import joined
 from remesh.parallel.groups.store import StoreServer, room_bytes
 
 IDLE_S = 1.0
@@ -327,7 +328,7 @@ class ControllerActor:
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
         actions = {"/scale": wishes.scale, "/drain": wishes.drain}
         server, token = open_server(answers, actions, self._begun.contact)
-        self._metrics.also_at(f"{server.host}:{server.port}")
+        self._metrics.also_at(joined(server.host, server.port))
         self._folder.publish(
             Contact(
                 run=self._spec.run,
