@@ -93,6 +93,10 @@ def test_a_cluster_leaves_nothing_without_its_supervisor_and_answers_no_stranger
     """security B4 and B7: frozen processes and the folder go too; metrics are not collected."""
     cluster = LocalCluster.start(nodes=1, workers_per_node=1)
     sessions = set(cluster.sessions)
+    # Ray's agent comes up last; then it writes down the port of its metrics.
+    session = cluster._folder / "n0" / "session_latest"
+    noted = within(READY_LIMIT_S, lambda: list(session.glob("metrics_export_port*")))
+    assert [path.read_text() for path in noted] == ["-1"]
     answered = [port for port in listening(sessions) if http_answers(port)]
     os.kill(session_members(sessions)[-1], signal.SIGSTOP)
     cluster._supervisor.kill()
