@@ -90,7 +90,7 @@ def test_a_head_that_does_not_start_is_told_and_leaves_nothing():
 
 
 def test_a_cluster_leaves_nothing_without_its_supervisor_and_answers_no_stranger():
-    """security B4 and B7: frozen processes and the folder go too; metrics are not collected."""
+    """security B4, security B7: frozen processes and the folder go; no metrics are kept."""
     cluster = LocalCluster.start(nodes=1, workers_per_node=1)
     sessions = set(cluster.sessions)
     # Ray's agent comes up last; then it writes down the port of its metrics.

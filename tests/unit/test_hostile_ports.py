@@ -1,5 +1,7 @@
 """Strangers at every port of ours: random bytes, slow ones, a thousand silent ones.
 
+The store's is security A2, the status server's security A4, the vault's security A5.
+
 Whatever they do, who belongs there is answered meanwhile, and what they cost is bounded.
 """
 
