@@ -1,7 +1,7 @@
 """What the controller hands to agents and workers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
@@ -82,6 +82,7 @@ class FormOrder:
     rank: int
     store_host: str
     store_port: int
+    store_secret: bytes = field(repr=False)
     form_timeout_s: float
     op_timeout_s: float
     rung: Rung
@@ -126,18 +127,19 @@ class VaultMap:
 def form_order(
     form: Form,
     member: Member,
-    store: tuple[str, int],
+    store: tuple[str, int, bytes],
     *,
     timers: Timers,
     victim: int | None,
     vaults: VaultMap,
 ) -> FormOrder:
-    """What this member has to know; `store` is (host, port)."""
+    """What this member has to know; `store` is (host, port, secret)."""
     return FormOrder(
         generation=form.generation,
         rank=member.rank,
         store_host=store[0],
         store_port=store[1],
+        store_secret=store[2],
         form_timeout_s=timers.form_s,
         op_timeout_s=timers.restore_s,
         rung=form.rung,

@@ -30,7 +30,7 @@ def on_ranks(size: int, function: Callable[..., T], *args: object) -> T:
     answers = context.SimpleQueue()
     processes = [
         context.Process(target=work, args=(answers, rendezvous, function, args))
-        for rendezvous in seats(server.port, size)
+        for rendezvous in seats(server, size)
     ]
     for process in processes:
         process.start()
@@ -43,11 +43,12 @@ def on_ranks(size: int, function: Callable[..., T], *args: object) -> T:
     return answer
 
 
-def seats(port: int, size: int) -> list[Rendezvous]:
+def seats(server: StoreServer, size: int) -> list[Rendezvous]:
     return [
         Rendezvous(
             host=HOST,
-            port=port,
+            port=server.port,
+            secret=server.secret,
             generation=0,
             rank=rank,
             size=size,

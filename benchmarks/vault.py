@@ -246,6 +246,7 @@ def order(own: str, buddy: str) -> FormOrder:
         rank=0,
         store_host="",
         store_port=0,
+        store_secret=b"",
         form_timeout_s=10,
         op_timeout_s=10,
         rung=Rung(layout=Layout()),

@@ -12,6 +12,7 @@ from remesh.actors.orders import NAMESPACE
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UnreachableError
+from remesh.parallel.doors.addresses import parted
 
 REACH_LIMIT_S = 5.0
 
@@ -50,12 +51,15 @@ def disconnect(cluster: LocalCluster | None) -> None:
 
 def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes. Raises: UnreachableError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise UnreachableError(f"--address {address}: expected HOST:PORT of a running Ray head")
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_LIMIT_S).close()
-    except (OSError, OverflowError) as error:
+        where = parted(address)
+    except ValueError:
+        raise UnreachableError(
+            f"--address {address}: expected HOST:PORT of a running Ray head"
+        ) from None
+    try:
+        socket.create_connection(where, timeout=REACH_LIMIT_S).close()
+    except OSError as error:
         raise UnreachableError(f"--address {address}: no Ray head answers there: {error}") from None
 
 

@@ -8,6 +8,7 @@ holds them; it ends them all when the pipe to this process closes, even by `kill
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,12 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from remesh.actors.node.processes import look
+from remesh.actors.node.leftovers import sweep_all
+from remesh.actors.node.processes import kill, look, session_members
 from remesh.orchestrator.user_errors import UnreachableError
 
 FIRST_HOST = 2  # Ray rewrites 127.0.0.1
 LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 80 * 2**20
+REAP_LIMIT_S = 10.0
 PORT_RANGE = range(20500, 32000)  # outside of 10002-19999 (Ray's workers) and the ephemeral ports
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "3000",
@@ -109,9 +112,20 @@ class LocalCluster:
         assert self._supervisor.stdin
         with suppress(BrokenPipeError):
             self._supervisor.stdin.close()
-        self._supervisor.wait(timeout=30)
+        if self._supervisor.wait(timeout=30) != 0:
+            self._end_without_it()
         assert self._supervisor.stdout
         self._supervisor.stdout.close()
+
+    def _end_without_it(self) -> None:
+        """The supervisor was killed, and the nodes with it; frozen processes of theirs are left."""
+        sessions, limit_s = set(self.sessions), time.monotonic() + REAP_LIMIT_S
+        while (left := session_members(sessions)) and time.monotonic() < limit_s:
+            for pid in left:
+                kill(pid)
+            time.sleep(0.01)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        sweep_all()
 
     def _wait_for(self, index: int, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Raises: UnreachableError with a node's last line if it ends or does not get ready."""
@@ -159,6 +173,8 @@ class LocalCluster:
 
     def _node_environment(self) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+        # Ray would serve its metrics at a port of every address, without a token.
+        quiet["RAY_enable_metrics_collection"] = "false"
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
         return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
 

@@ -6,7 +6,7 @@ the node's pid. The end of that pipe, by whatever death of the command that held
 process of every node and removes FOLDER, and from shared memory what dead vaults have left. A Ray
 worker has its own process group but keeps its node's session, so nodes are told apart by session
 id; a child whose parent died is adopted here and reaped, or killed at the end, which reaches those
-that opened a session of their own.
+that opened a session of their own. Should it be killed itself, the kernel ends its nodes.
 
 Alternatives that lost: `ray stop` ends every Ray on the machine; searching processes by their
 environment fails, because `ray::` processes overwrite it; atexit handlers do not run on SIGKILL.
@@ -28,14 +28,16 @@ from typing import Any
 from remesh.actors.node.leftovers import sweep_all
 from remesh.actors.node.processes import kill, processes
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 REAP_LIMIT_S = 10.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     sessions: list[int] = []
     try:
         for line in _requests():
@@ -65,6 +67,14 @@ def _requests() -> Iterator[bytes]:
 
 
 def _start(request: dict[str, Any]) -> int:
+    supervisor = os.getpid()
+
+    def end_with_it() -> None:
+        """In the child: killed as the supervisor is. It may be gone already."""
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != supervisor:
+            os._exit(1)
+
     with Path(request["log"]).open("ab") as log:
         process = subprocess.Popen(
             request["argv"],
@@ -73,6 +83,7 @@ def _start(request: dict[str, Any]) -> int:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            preexec_fn=end_with_it,  # noqa: PLW1509 - there are no other threads here
         )
     return process.pid
 

@@ -61,7 +61,8 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
-from remesh.parallel.groups.store import StoreServer
+from remesh.parallel.doors.addresses import joined
+from remesh.parallel.groups.store import StoreServer, room_bytes
 
 IDLE_S = 1.0
 STORES_KEPT = 2  # members may still be at the one before
@@ -274,10 +275,11 @@ class ControllerActor:
         """Open a store on a fresh port and send each member its rank."""
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
-        self._stores.append(StoreServer.open(host))
+        store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
+        self._stores.append(store)
         if len(self._stores) > STORES_KEPT:
             self._stores.pop(0).close()
-        where = (host, self._stores[-1].port)
+        where = (host, store.port, store.secret)
         for member in form.members:
             order = form_order(
                 form,
@@ -327,7 +329,7 @@ class ControllerActor:
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
         actions = {"/scale": wishes.scale, "/drain": wishes.drain}
         server, token = open_server(answers, actions, self._begun.contact)
-        self._metrics.also_at(f"{server.host}:{server.port}")
+        self._metrics.also_at(joined(server.host, server.port))
         self._folder.publish(
             Contact(
                 run=self._spec.run,

@@ -8,14 +8,15 @@ import os
 import shutil
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import ray
 
-from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, sweep
+from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, remove, sweep
 from remesh.actors.node.lives import Life
 from remesh.actors.node.placement_groups import group_name, remove_group
-from remesh.actors.node.processes import kill
+from remesh.actors.node.private_files import make_folder
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.orders import NAMESPACE, RunSpec
 
@@ -30,9 +31,9 @@ class Agent:
         self._node = node
         self._timers = spec.job.timers
         self._folder = folder_of(spec.run, node)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._folder)
         self._vault_folder = vault_folder_of(spec.run, node)
-        self._vault_folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._vault_folder)
         self._workers: dict[str, Stamps] = {}
         self._vaults: dict[str, Stamps] = {}
         self._ended = threading.Event()
@@ -52,7 +53,7 @@ class Agent:
         """SIGKILL this worker's process, which stops a frozen one too."""
         self._look()
         if worker in self._workers:
-            self._kill(self._workers[worker])
+            self._workers[worker].kill()
 
     def end(self) -> None:
         """End every worker of the run on this node and its vault, then the agent."""
@@ -107,17 +108,18 @@ class Agent:
         try:
             self._look()
             for stamps in (*self._workers.values(), *self._vaults.values()):
-                self._kill(stamps)
+                stamps.kill()
             self._clear_shared_memory()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for folder in (self._folder, self._vault_folder):
+                shutil.rmtree(folder, ignore_errors=True)
             self._free_node()
         finally:
             os._exit(0)
 
     def _clear_shared_memory(self) -> None:
         """Remove what the vault had, which may still be dying, and what dead nodes have left."""
-        folder = SHARED_MEMORY / folder_name(self._spec.run, self._node)
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # there is none
+            remove(SHARED_MEMORY / folder_name(self._spec.run, self._node))
         sweep(self._spec.run)
 
     def _free_node(self) -> None:
@@ -126,10 +128,6 @@ class Agent:
         thread = threading.Thread(target=remove_group, args=(name,), daemon=True)
         thread.start()
         thread.join(self._timers.end_s)
-
-    def _kill(self, stamps: Stamps) -> None:
-        if process := stamps.process():
-            kill(process.pid)
 
 
 def _answer(beat: Any) -> int:

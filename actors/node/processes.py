@@ -10,9 +10,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """`started` tells it from an earlier process with the same pid: clock ticks since the boot."""
+    """`started` tells it from an earlier process with the same pid: clock ticks since the boot.
+
+    `owner` is the user that it runs as.
+    """
 
     pid: int
+    owner: int
     parent: int
     session: int
     state: str
@@ -27,12 +31,15 @@ class Process:
 def look(pid: int) -> Process | None:
     """The process with this pid, None where there is none (zombies count as none)."""
     try:
-        # Bytes: a name may be cut in the middle of a character.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+        with Path(f"/proc/{pid}/stat").open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            # Bytes: a name may be cut in the middle of a character.
+            fields = file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return None
     found = Process(
         pid=pid,
+        owner=owner,
         parent=int(fields[1]),
         session=int(fields[3]),
         state=fields[0],
@@ -50,6 +57,26 @@ def processes() -> Iterator[Process]:
 def session_members(sessions: set[int]) -> list[int]:
     """Pids of all live processes whose session is one of these."""
     return [found.pid for found in processes() if found.session in sessions]
+
+
+def kill_same(process: Process) -> bool:
+    """SIGKILL to this very process, not to another one that has got its pid; whether it was there.
+
+    The handle is opened before the process is looked at, so it cannot be replaced in between.
+    """
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        found = look(process.pid)
+        if found is None or (found.started, found.owner) != (process.started, process.owner):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return True
+    finally:
+        os.close(handle)
 
 
 def kill(pid: int) -> None:

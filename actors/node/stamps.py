@@ -7,6 +7,7 @@ alive. Times are CLOCK_MONOTONIC in nanoseconds, shared by the processes of one 
 """
 
 import mmap
+import os
 import tempfile
 import time
 from contextlib import suppress
@@ -16,7 +17,8 @@ from typing import Self
 
 import numpy as np
 
-from remesh.actors.node.processes import Process, look
+from remesh.actors.node.private_files import make_folder, open_file, opened
+from remesh.actors.node.processes import Process, kill_same, look
 
 
 class Field(IntEnum):
@@ -39,32 +41,36 @@ def folder_of(run: str, node: str) -> Path:
 
 
 def vault_folder_of(run: str, node: str) -> Path:
-    """The folder of the vault's stamps, inside of that of the workers' and passed over there."""
-    return folder_of(run, node) / ".vault"
+    """The folder of the vault's stamps, beside that of the workers'."""
+    return Path(f"{folder_of(run, node)}.vault")
 
 
 class Stamps:
     """The words of one worker, mapped for reading and writing."""
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
-        self.worker = path.name
+    def __init__(self, worker: str, memory: mmap.mmap) -> None:
+        self.worker = worker
         self._words = np.frombuffer(memory, dtype=np.int64)
 
     @classmethod
     def create(cls, folder: Path, worker: str, pid: int) -> Self:
         """The stamps of a process that begins; the folder is made by whoever comes first."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         process = look(pid)
         assert process, pid
-        path = folder / worker
-        temporary = folder / f".{worker}"
-        temporary.write_bytes(b"\0" * SIZE_BYTES)
-        stamps = cls._map(temporary)
-        stamps.worker = worker
-        now_ns = time.monotonic_ns()
-        stamps[Field.PID], stamps[Field.STARTED] = pid, process.started
-        stamps[Field.BEAT_NS], stamps[Field.LEASE_NS] = now_ns, now_ns
-        temporary.replace(path)
+        temporary = f".{worker}"
+        with opened(folder) as own:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=own)
+            descriptor = open_file(
+                folder / temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, folder=own
+            )
+            os.truncate(descriptor, SIZE_BYTES)
+            stamps = cls(worker, _mapped(descriptor))
+            now_ns = time.monotonic_ns()
+            stamps[Field.PID], stamps[Field.STARTED] = pid, process.started
+            stamps[Field.BEAT_NS], stamps[Field.LEASE_NS] = now_ns, now_ns
+            os.replace(temporary, worker, src_dir_fd=own, dst_dir_fd=own)
         return stamps
 
     @classmethod
@@ -74,21 +80,20 @@ class Stamps:
         The files of the dead are removed: their pids will be other processes' one day.
         """
         living = {}
-        for path in folder.iterdir():
-            if path.name.startswith("."):
-                continue
-            with suppress(FileNotFoundError):
-                stamps = known.get(path.name) or cls._map(path)
-                if stamps.process():
-                    living[path.name] = stamps
-                else:
-                    path.unlink()
+        with opened(folder) as own:
+            for name in os.listdir(own):  # noqa: PTH208 - of an open folder
+                if name.startswith("."):
+                    continue
+                with suppress(OSError, ValueError):  # gone meanwhile, or no stamps
+                    stamps = known.get(name)
+                    if stamps is None:
+                        descriptor = open_file(folder / name, os.O_RDWR, folder=own)
+                        stamps = cls(name, _mapped(descriptor))
+                    if stamps.process():
+                        living[name] = stamps
+                    else:
+                        os.unlink(name, dir_fd=own)
         return living
-
-    @classmethod
-    def _map(cls, path: Path) -> Self:
-        with path.open("r+b") as file:
-            return cls(path, mmap.mmap(file.fileno(), SIZE_BYTES))
 
     def __getitem__(self, field: Field) -> int:
         return int(self._words[field])
@@ -97,10 +102,24 @@ class Stamps:
         self._words[field] = value
 
     def process(self) -> Process | None:
-        """The worker's process, None once it is gone."""
+        """The worker's process, None once it is gone; another user's is no worker."""
         found = look(self[Field.PID])
-        return found if found and found.started == self[Field.STARTED] else None
+        is_it = found and (found.started, found.owner) == (self[Field.STARTED], os.geteuid())
+        return found if is_it else None
+
+    def kill(self) -> bool:
+        """SIGKILL to the worker's process; whether it was there."""
+        process = self.process()
+        return process is not None and kill_same(process)
 
     def age_s(self, field: Field) -> float:
         """Seconds since the time in this field."""
         return (time.monotonic_ns() - self[field]) / 1e9
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """Closes the descriptor. Raises: ValueError if the file is too short."""
+    try:
+        return mmap.mmap(descriptor, SIZE_BYTES)
+    finally:
+        os.close(descriptor)

@@ -10,6 +10,7 @@ from http.client import HTTPException
 from typing import Any
 
 from remesh.orchestrator.user_errors import UnreachableError, UserError
+from remesh.parallel.doors.addresses import joined
 
 ANSWER_LIMIT_S = 3.0
 
@@ -60,7 +61,7 @@ def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
 
 def _call(contact: Contact, path: str, body: bytes | None) -> Any:
     request = urllib.request.Request(
-        f"http://{contact.host}:{contact.port}{path}",
+        f"http://{joined(contact.host, contact.port)}{path}",
         headers={"Authorization": f"Bearer {contact.token}"},
         data=body,
     )

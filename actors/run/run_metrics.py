@@ -16,6 +16,7 @@ from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.tables import MetricsTable
+from remesh.parallel.doors.addresses import joined
 
 Say = Callable[[str], None]
 
@@ -55,7 +56,7 @@ class RunMetrics:
             return
         with closing(server):
             host = node_ip if ip_address(server.host).is_unspecified else server.host
-            self._target = f"{host}:{server.port}"
+            self._target = joined(host, server.port)
             self.port = server.port
             announce(f"metrics are at http://{self._target}/metrics")
             yield

@@ -1,24 +1,31 @@
 """The controller's answers over HTTP; a token guards all but the metrics at their own port.
 
 What changes something is a POST with a small JSON object, and is never served without a token.
+The door hears a request whole, then a few threads answer: whatever clients do costs no more.
 """
 
 import json
-import threading
+import logging
+import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from secrets import compare_digest
-from socketserver import ThreadingTCPServer
+from threading import Semaphore
 from types import MappingProxyType
 from typing import Any
 
+from remesh.actors.run.whole_request import MAX_BODY_BYTES, Reply, Request, RequestVisitor, replied
 from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.doors.doorstep import Doorstep
 
 REQUEST_LIMIT_S = 10.0
-CLOSE_S = 0.1
-MAX_BODY_BYTES = 1 << 16
+SEND_LIMIT_S = 2.0
+NUM_THREADS = 4
+MOST_AT_ONCE = 128
+ANSWER_BYTES = 1 << 20
 LOOPBACK = "127.0.0.1"
 
 
@@ -38,6 +45,7 @@ class StatusServer:
     """Serves JSON, or a Page, at each path of `answers` to whoever holds the token.
 
     Without a token to everybody, but for `actions`. A UserError of one is answered as its text.
+    `limit_s` bounds the hearing of a request, whatever its client does.
     Raises: OSError if the port is taken; 0 is a free one.
     """
 
@@ -49,86 +57,90 @@ class StatusServer:
         actions: Actions = MappingProxyType({}),
         host: str = LOOPBACK,
         port: int = 0,
+        limit_s: float = REQUEST_LIMIT_S,
     ) -> None:
         assert token is not None or not actions
-        self._server = _Server((host, port), answers, actions, token)
-        self.host, self.port = host, int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, args=(CLOSE_S,), daemon=True).start()
+        self._desk = _Desk(answers, actions, token)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="status")
+        self._places = Semaphore(MOST_AT_ONCE)
+        self._door = Doorstep.open((host, port), RequestVisitor, self._admit, limit_s=limit_s)
+        self.host, self.port = self._door.host, self._door.port
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        """Repeatable."""
+        self._door.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
-
-class _Server(ThreadingTCPServer):
-    # Not http.server's own, which asks DNS for the name of its address.
-    daemon_threads = True
-    allow_reuse_address = True  # a port that was closed a moment ago
-
-    def __init__(
-        self, address: tuple[str, int], answers: Answers, actions: Actions, token: str | None
-    ) -> None:
-        super().__init__(address, _RequestHandler)
-        self.answers, self.actions, self.token = answers, actions, token
-
-
-class _RequestHandler(BaseHTTPRequestHandler):
-    timeout = REQUEST_LIMIT_S
-    server: _Server
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if not self._may_ask():
-            self.send_error(HTTPStatus.UNAUTHORIZED)
-        elif path not in self.server.answers:
-            self.send_error(HTTPStatus.NOT_FOUND)
-        else:
-            self._send(self.server.answers[path]())
-
-    def do_POST(self) -> None:
-        if not self._may_ask():
-            self.send_error(HTTPStatus.UNAUTHORIZED)
-        elif self.path not in self.server.actions:
-            self.send_error(HTTPStatus.NOT_FOUND)
-        else:
-            self._act(self.server.actions[self.path])
-
-    def _act(self, action: Callable[[dict[str, Any]], Any]) -> None:
+    def _admit(self, connection: socket.socket, visitor: RequestVisitor) -> None:
+        if not self._places.acquire(blocking=False):
+            raise ConnectionRefusedError("too many at once")
         try:
-            self._send(action(self._wish()))
+            self._threads.submit(self._serve, connection, visitor.heard)
+        except RuntimeError:  # closed by now
+            raise ConnectionAbortedError("the server is closed") from None
+
+    def _serve(self, connection: socket.socket, heard: bytes) -> None:
+        # A client that hangs up, or does not read, is nothing to speak of.
+        with connection, suppress(OSError):
+            try:
+                # Room for the whole answer: then nobody is waited for.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
+                connection.settimeout(SEND_LIMIT_S)
+                connection.sendall(replied(heard, self._desk.reply))
+            finally:
+                self._places.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What can be asked, and by whom."""
+
+    answers: Answers
+    actions: Actions
+    token: str | None
+
+    def reply(self, request: Request) -> Reply:
+        try:
+            return self._reply(request)
         except UserError as error:
-            page = Page(content_type="text/plain; charset=utf-8", body=str(error).encode())
-            self._send(page, HTTPStatus.BAD_REQUEST)
+            return Reply(body=str(error).encode(), status=HTTPStatus.BAD_REQUEST)
+        except Exception:  # whatever it is: one request, not the server
+            logging.getLogger(__name__).exception("a request could not be answered")
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def _wish(self) -> dict[str, Any]:
-        """The body, a JSON object. Raises: UserError if it is none."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
-            raise UserError(f"expected a JSON object of at most {MAX_BODY_BYTES} bytes")
-        try:
-            wish = json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            wish = None
-        if not isinstance(wish, dict):
-            raise UserError("expected a JSON object")
-        return wish
+    def _reply(self, request: Request) -> Reply:
+        path = request.path.partition("?")[0]
+        if not self._may_ask(request.authorization):
+            return _refused(HTTPStatus.UNAUTHORIZED)
+        if request.method == "GET" and path in self.answers:
+            return _told(self.answers[path]())
+        if request.method == "POST" and request.path in self.actions:
+            return _told(self.actions[request.path](_wish(request.body)))
+        return _refused(HTTPStatus.NOT_FOUND)
 
-    def _may_ask(self) -> bool:
-        token = self.server.token
-        given = self.headers.get("Authorization", "")
-        return token is None or compare_digest(given.encode(), f"Bearer {token}".encode())
-
-    def _send(self, answer: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
-        page = answer if isinstance(answer, Page) else _json_page(answer)
-        self.send_response(status)
-        self.send_header("Content-Type", page.content_type)
-        self.send_header("Content-Length", str(len(page.body)))
-        self.end_headers()
-        self.wfile.write(page.body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base's name
-        """Requests are not logged."""
+    def _may_ask(self, authorization: str) -> bool:
+        token = self.token
+        return token is None or compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
-def _json_page(values: Any) -> Page:
-    return Page(content_type="application/json", body=json.dumps(values).encode())
+def _wish(body: bytes | None) -> dict[str, Any]:
+    """The body, a JSON object. Raises: UserError if it is none."""
+    if body is None:
+        raise UserError(f"expected a JSON object of at most {MAX_BODY_BYTES} bytes")
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError):
+        wish = None
+    if not isinstance(wish, dict):
+        raise UserError("expected a JSON object")
+    return wish
+
+
+def _told(answer: Any) -> Reply:
+    if isinstance(answer, Page):
+        return Reply(content_type=answer.content_type, body=answer.body)
+    return Reply(content_type="application/json", body=json.dumps(answer).encode())
+
+
+def _refused(status: HTTPStatus) -> Reply:
+    return Reply(body=f"{status.value} {status.phrase}\n".encode(), status=status)

@@ -14,6 +14,8 @@ from typing import Self
 
 import numpy as np
 
+from remesh.actors.node.private_files import OWNER_ONLY, open_file
+
 CONTROL_BYTES = 4096  # a page: the shard begins on one of its own
 
 
@@ -38,7 +40,7 @@ class SlotMemory:
 
         Raises: OSError, with nothing left, if there is no room.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
         try:
             os.posix_fallocate(descriptor, 0, CONTROL_BYTES + size_bytes)
             return cls(path, _mapped(descriptor, CONTROL_BYTES + size_bytes))
@@ -50,8 +52,8 @@ class SlotMemory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The slot in this file. Raises: OSError if there is none."""
-        descriptor = os.open(path, os.O_RDWR)
+        """The slot in this file. Raises: OSError if there is none, or it is not ours."""
+        descriptor = open_file(path, os.O_RDWR)
         try:
             return cls(path, _mapped(descriptor, os.fstat(descriptor).st_size))
         finally:

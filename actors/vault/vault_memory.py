@@ -2,13 +2,14 @@
 
 import itertools
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from remesh.actors.node.leftovers import LOCK, locked
+from remesh.actors.node.leftovers import clear, locked, remove
+from remesh.actors.node.private_files import make_folder
 from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory
 
 KEPT_FREE = 8  # one part in so many of all shared memory is left to others
@@ -29,10 +30,12 @@ class VaultMemory:
         *,
         limit_bytes: int = 0,
         free_bytes: Callable[[Path], int] | None = None,
+        tries: int = _TRIES,
     ) -> None:
         self.folder = folder
         self._limit_bytes = limit_bytes
         self._free_bytes = free_bytes or _free_bytes
+        self._tries = tries
         self._numbers = itertools.count()
         self._made: dict[Path, int] = {}
         self._free: list[SlotMemory] = []
@@ -42,25 +45,27 @@ class VaultMemory:
     def open(self) -> None:
         """Make the folder, in the place of what a dead vault has left there.
 
-        Raises: OSError; BlockingIOError if a vault that lives has it.
+        Raises: OSError; BlockingIOError if a vault that lives has it; PermissionError if somebody
+            else has made it.
         """
-        for tries_left in reversed(range(_TRIES)):
-            self.folder.mkdir(mode=0o700, exist_ok=True)
+        for tries_left in reversed(range(self._tries)):
             try:
-                self._lock = locked(self.folder)
+                make_folder(self.folder)
+                self._lock = locked(self.folder, make=True)
                 break
+            except PermissionError:
+                raise
             except OSError:  # a sweep looks at it, or has removed it
                 if not tries_left:
                     raise
                 time.sleep(_TRY_AGAIN_S)
-        for path in self.folder.iterdir():
-            if path.name != LOCK:
-                path.unlink()
+        clear(self.folder)
 
     def close(self) -> None:
         """Remove the folder. What others have mapped of it stays theirs until they let it go."""
-        shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock >= 0:
+            with suppress(OSError):  # removed already
+                remove(self.folder)
             os.close(self._lock)
             self._lock = -1
 

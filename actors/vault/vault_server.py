@@ -1,10 +1,10 @@
 """What a vault answers: to the workers of its node, to vaults whose buddy it is, to restores.
 
-One thread a connection: there are a few for each rank of the node. A connection that does not begin
-with the run's token is ended at once, and so is one that says what makes no sense.
+One thread a connection: there are a few for each rank of the node. Those that have not proven yet
+that they know the run's token wait at a door that has one for all of them. One that cannot is ended
+at once, and so is one that says what makes no sense.
 """
 
-import hmac
 import socket
 import threading
 from contextlib import suppress
@@ -31,8 +31,11 @@ from remesh.actors.vault.messages import (
 from remesh.actors.vault.replica import Buddy, Replica
 from remesh.actors.vault.shelf import Claim, Lease, Sealed, Shelf
 from remesh.actors.vault.slot_memory import SlotState
-from remesh.actors.vault.wire import HELLO, TOKEN_BYTES, WIRE_FORMAT, Line, VaultError
+from remesh.actors.vault.wire import HELLO, WIRE_FORMAT, Line, VaultError
 from remesh.orchestrator.job.timers import Timers
+from remesh.parallel.doors.addresses import joined, listen
+from remesh.parallel.doors.doorstep import Doorstep
+from remesh.parallel.doors.keyed_hello import HelloVisitor
 from remesh.parallel.plan.errors import CheckpointError
 
 MAX_CONNECTIONS = 1024
@@ -42,63 +45,56 @@ LEAST_SLOTS = 2  # one that is stable, one to write to
 class VaultServer:
     """Listens on a port of its own until `close`."""
 
-    def __init__(
-        self, listener: socket.socket, shelf: Shelf, *, token: str, timers: Timers
-    ) -> None:
-        host, port = listener.getsockname()[:2]
-        self.address = f"{host}:{port}"
-        self._listener = listener
+    def __init__(self, host: str, shelf: Shelf, *, token: str, timers: Timers) -> None:
+        self._door = Doorstep(
+            listen(host),
+            lambda: HelloVisitor(token.encode()),
+            self._welcome,
+            limit_s=timers.form_s,
+        )
+        self.address = joined(self._door.host, self._door.port)
         self._shelf = shelf
         self._token = token
         self._timers = timers
         self._lock = threading.Lock()
         self._lines: set[Line] = set()
-        self._closed = False
 
     @classmethod
     def open(cls, host: str, shelf: Shelf, *, token: str, timers: Timers) -> "VaultServer":
-        listener = socket.create_server((host, 0), backlog=256)
-        server = cls(listener, shelf, token=token, timers=timers)
-        threading.Thread(target=server._accept, name="vault", daemon=True).start()
+        server = cls(host, shelf, token=token, timers=timers)
+        server._door.start()
         return server
 
     def close(self) -> None:
         """Ends the listener and every connection. Repeatable."""
-        self._closed = True
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which frees the thread that accepts
-        self._listener.close()
+        self._door.close()
         with self._lock:
             lines = list(self._lines)
         for line in lines:
             line.close()
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                continue
-            if len(self._lines) >= MAX_CONNECTIONS:
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with suppress(OSError, EOFError):
-            line = Line(connection, self._timers.form_s)
-            with self._lock:
+    def _welcome(self, connection: socket.socket, visitor: HelloVisitor) -> None:
+        """Serve one that has proven itself."""
+        line = Line(connection, visitor.welcome(connection), self._timers.form_s)
+        with self._lock:
+            is_full = len(self._lines) >= MAX_CONNECTIONS
+            if not is_full:
                 self._lines.add(line)
-            try:
+        if is_full:
+            line.close()
+        else:
+            threading.Thread(target=self._serve, args=(line,), name="vault", daemon=True).start()
+
+    def _serve(self, line: Line) -> None:
+        try:
+            with suppress(OSError, EOFError):
                 self._answer_all(line)
-            finally:
-                with self._lock:
-                    self._lines.discard(line)
-                line.close()
+        finally:
+            with self._lock:
+                self._lines.discard(line)
+            line.close()
 
     def _answer_all(self, line: Line) -> None:
-        if not hmac.compare_digest(bytes(line.receive_bytes(TOKEN_BYTES)), self._token.encode()):
-            return
         (spoken,) = HELLO.unpack(line.receive_bytes(HELLO.size))
         if spoken != WIRE_FORMAT:
             line.refuse(

@@ -1,9 +1,12 @@
 """How vaults and workers talk: short messages in JSON, some of them followed by plain bytes.
 
-A connection begins with the run's token and the version of the wire's format. Nothing that is
-received is ever executed or unpickled, and every receipt is bounded in size and in time.
+A connection begins with a proof of the run's token by both sides and the version of the wire's
+format, and each piece of what is said afterwards ends with a keyed hash: who stands in between can
+read it, but neither change nor repeat it. Nothing that is received is ever executed or unpickled,
+and every receipt is bounded in size and in time.
 """
 
+import hmac
 import json
 import socket
 import struct
@@ -12,11 +15,13 @@ from typing import Any, Self
 
 from remesh.actors.vault.messages import Message, Refused
 from remesh.orchestrator.control.words import codec
+from remesh.parallel.doors.addresses import parted
+from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Session, greet
 from remesh.parallel.state.bounded_json import parse
 
 WIRE_FORMAT = 1
 TOKEN_BYTES = 32
-HELLO = struct.Struct("!I")  # behind the token: the version of the format
+HELLO = struct.Struct("!I")  # the version of the format
 MAX_COUNT = 2**53
 MAX_MESSAGE_BYTES = 1 << 16
 _MAX_VALUES = 1 << 12
@@ -34,7 +39,7 @@ class Line:
     Sending and receiving are for one thread each. Raises: OSError once it is broken.
     """
 
-    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+    def __init__(self, connection: socket.socket, session: Session, limit_s: float) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         seconds = max(1, round(limit_s))
@@ -47,15 +52,24 @@ class Line:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         connection.settimeout(limit_s)
         self._connection = connection
+        self._session = session
         self._limit_s = limit_s
         self._early = b""
 
     @classmethod
     def open(cls, address: str, token: str, limit_s: float) -> Self:
-        """Raises: OSError if nobody is there."""
-        host, _, port = address.rpartition(":")
-        line = cls(socket.create_connection((host, int(port)), timeout=limit_s), limit_s)
-        line.send_bytes(token.encode() + HELLO.pack(WIRE_FORMAT))
+        """Raises: OSError if nobody is there, StrangerError if it is none who knows the token."""
+        try:
+            where = parted(str(address))
+        except ValueError as error:
+            raise VaultError(str(error)) from None
+        connection = socket.create_connection(where, timeout=limit_s)
+        try:
+            line = cls(connection, greet(connection, token.encode()), limit_s)
+            line.send_bytes(HELLO.pack(WIRE_FORMAT))
+        except OSError:
+            connection.close()
+            raise
         return line
 
     def close(self) -> None:
@@ -66,13 +80,16 @@ class Line:
 
     def send(self, message: Message, data: memoryview | bytes = b"") -> None:
         encoded = json.dumps(codec.encode(Message, message), allow_nan=False).encode()
-        self._connection.sendall(_LENGTH.pack(len(encoded)) + encoded)
+        framed = _LENGTH.pack(len(encoded)) + encoded
+        self._connection.sendall(framed + self._session.said.next(framed))
         self.send_bytes(data)
 
     def send_bytes(self, data: memoryview | bytes) -> None:
         view = memoryview(data)
         for start in range(0, len(view), _PIECE_BYTES):
-            self._connection.sendall(view[start : start + _PIECE_BYTES])
+            piece = view[start : start + _PIECE_BYTES]
+            self._connection.sendall(piece)
+            self._connection.sendall(self._session.said.next(piece))
 
     def receive(self, limit_s: float | None = None) -> Message:
         """The next message, within the limit. Raises: EOFError once the other side has left."""
@@ -100,11 +117,11 @@ class Line:
         return self.receive(self._limit_s)
 
     def receive_into(self, view: memoryview) -> None:
-        while view:
-            count = self._connection.recv_into(view[:_PIECE_BYTES])
-            if not count:
-                raise VaultError("the connection ended in the middle")
-            view = view[count:]
+        """What the other side has sent by one `send_bytes`; do not use it if this raises."""
+        for start in range(0, len(view), _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            self._fill(piece)
+            self._prove(piece)
 
     def receive_bytes(self, size_bytes: int) -> bytearray:
         data = bytearray(size_bytes)
@@ -132,10 +149,12 @@ class Line:
             self.receive(self._limit_s)
 
     def _rest(self, first: bytes) -> Message:
-        (length,) = _LENGTH.unpack(first + self.receive_bytes(_LENGTH.size - 1))
+        head = first + self._taken(_LENGTH.size - 1)
+        (length,) = _LENGTH.unpack(head)
         if length > MAX_MESSAGE_BYTES:
             raise VaultError(f"a message of {length} bytes is no message")
-        encoded = bytes(self.receive_bytes(length))
+        encoded = bytes(self._taken(length))
+        self._prove(head, encoded)
         try:
             values = parse(encoded, max_bytes=MAX_MESSAGE_BYTES, max_values=_MAX_VALUES)
             _check_counts(values)
@@ -143,6 +162,24 @@ class Line:
         except ValueError as error:
             raise VaultError(f"no message: {error}") from None
         return message
+
+    def _prove(self, *parts: bytes | memoryview) -> None:
+        """What was just received is what was sent. Raises: VaultError."""
+        expected = self._session.heard.next(*parts)
+        if not hmac.compare_digest(self._taken(SEAL_BYTES), expected):
+            raise VaultError("what came is not what was sent: its keyed hash is another")
+
+    def _taken(self, size_bytes: int) -> bytearray:
+        data = bytearray(size_bytes)
+        self._fill(memoryview(data))
+        return data
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            count = self._connection.recv_into(view)
+            if not count:
+                raise VaultError("the connection ended in the middle")
+            view = view[count:]
 
 
 def _check_counts(values: Any) -> None:

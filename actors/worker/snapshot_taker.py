@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from remesh.actors.orders import FormOrder, VaultOrder
+from remesh.actors.vault.line_opening import LineOpening
 from remesh.actors.vault.messages import (
     LeaseSlots,
     LeftAlone,
@@ -75,6 +76,7 @@ class SnapshotTaker:
         self._pace = Pace(every)
         self._timers = timers
         self._clock = clock
+        self._opening: LineOpening | None = None
         self._line: Line | None = None
         self._layout: _SlotLayout | None = None
         self._slots: list[_OwnSlot] = []
@@ -166,11 +168,9 @@ class SnapshotTaker:
         if not vaults.own:
             return
         self._has_buddy = bool(vaults.buddy)
-        try:
-            self._line = Line.open(vaults.own, vaults.token, self._timers.silent_s)
-            self._line.send(replace(claim, buddy=vaults.buddy))
-        except OSError as error:
-            self._give_up(f"the vault does not answer: {error}")
+        first = replace(claim, buddy=vaults.buddy)
+        self._opening = LineOpening(vaults.own, vaults.token, self._timers.form_s, first)
+        self._opening.start()
 
     def _follow(self) -> None:
         """Go to the vaults that there are now, if one of those before is gone."""
@@ -183,8 +183,9 @@ class SnapshotTaker:
                 self._lease(claim, vaults)
 
     def _let_go(self) -> None:
-        if self._line:
-            self._line.close()
+        if self._opening:
+            self._opening.leave()
+        self._opening = None
         self._line, self._slots, self._paths = None, [], []
         self._has_buddy = False
         self._safe_step = -1
@@ -197,6 +198,8 @@ class SnapshotTaker:
 
     def _listen(self) -> None:
         try:
+            if self._opening and self._line is None:
+                self._line = self._opening.line()
             while self._line and (message := self._line.poll()):
                 self._heed(message)
             if self._paths and self._layout:  # one a step: mapping it takes a while

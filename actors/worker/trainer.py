@@ -146,6 +146,7 @@ class Trainer:
             Rendezvous(
                 host=order.store_host,
                 port=order.store_port,
+                secret=order.store_secret,
                 generation=order.generation,
                 rank=order.rank,
                 size=order.rung.workers,

@@ -66,7 +66,7 @@ class Forming:
         prefix = f"generation-{r.generation}/{r.name}"
         try:
             self._client = StoreClient.connect(
-                r.host, r.port, prefix=prefix, timeout_s=r.form_timeout_s
+                r.host, r.port, secret=r.secret, prefix=prefix, timeout_s=r.form_timeout_s
             )
             if self._left.is_set():
                 self._client.close()

@@ -7,6 +7,7 @@ from datetime import timedelta
 import torch
 from torch import distributed as dist
 
+from remesh.parallel.doors.addresses import resolved
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.sockets import Address, Connections, listeners
 from remesh.parallel.groups.store import StoreClient
@@ -20,7 +21,8 @@ def build_gloo(
     rendezvous: Rendezvous, client: StoreClient
 ) -> tuple[dist.ProcessGroup, Callable[[], None]]:
     """The group, and what ends its operations. Blocks until all ranks are there."""
-    device, listener = _make_device(rendezvous.node_ip)
+    _, node_ip = resolved(rendezvous.node_ip)
+    device, listener = _make_device(node_ip)
     peers = _exchange_listeners(client, rendezvous, listener)
     # The only way to choose a device: the public options have none.
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001

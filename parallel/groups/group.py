@@ -94,8 +94,9 @@ class Group:
 
     def end(self) -> None:
         """Ends every operation of this group, here and at the neighbours. From any thread."""
-        if self._end is not None:
-            self._end()
+        end = self._end
+        if end is not None:
+            end()
 
     def close(self) -> None:
         """Drops the group and its sockets. Repeatable; not while another thread runs operations."""
@@ -104,6 +105,7 @@ class Group:
             return
         self.fence.release(self._key)
         self.end()
+        self._end = None  # its address may be another group's from now on
         _drop(parts)
 
     def _finish(self, pending: list[Pending], sent_bytes: int) -> None:
@@ -128,9 +130,9 @@ class Group:
         return GroupError(failure)
 
     def _wait(self, pending: Pending) -> None:
-        """Raises: RuntimeError if it fails, or does not end within a moment of the fence."""
+        """Raises: RuntimeError if it fails, or does not end within a moment of the group's end."""
         while True:
-            over = self.fence.is_up(self.generation)
+            over = self._parts is None or self.fence.is_up(self.generation)
             try:
                 pending.wait(_PATIENCE)
             except RuntimeError:
@@ -184,8 +186,8 @@ class PendingOperation:
 
 def _drop(parts: Formed) -> None:
     """Gives the group up in a thread: its destructor waits for operations that cannot end."""
-    held = [parts.process_group]
-    del parts.process_group
+    held = [parts.process_group, parts.end]
+    del parts.process_group, parts.end
     thread = threading.Thread(target=held.clear, name="drop", daemon=True)
     thread.start()
     thread.join(_DROP_S)

@@ -58,6 +58,7 @@ class Mesh:
         rendezvous = Rendezvous(
             host="",
             port=0,
+            secret=b"",
             generation=generation,
             rank=0,
             size=1,

@@ -1,3 +1,4 @@
+import http.client
 import importlib.metadata
 import json
 import os
@@ -7,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remesh.actors.cluster.local_cluster import LocalCluster
@@ -85,6 +87,47 @@ def test_a_head_that_does_not_start_is_told_and_leaves_nothing():
     with pytest.raises(UnreachableError, match=r"the local Ray head did not start on 127.*-7"):
         LocalCluster.start(nodes=1, workers_per_node=-7)
     assert children() == before
+
+
+def test_a_cluster_leaves_nothing_without_its_supervisor_and_answers_no_stranger():
+    """security B4, security B7: frozen processes and the folder go; no metrics are kept."""
+    cluster = LocalCluster.start(nodes=1, workers_per_node=1)
+    sessions = set(cluster.sessions)
+    # Ray's agent comes up last; then it writes down the port of its metrics.
+    session = cluster._folder / "n0" / "session_latest"
+    noted = within(READY_LIMIT_S, lambda: list(session.glob("metrics_export_port*")))
+    assert [path.read_text() for path in noted] == ["-1"]
+    answered = [port for port in listening(sessions) if http_answers(port)]
+    os.kill(session_members(sessions)[-1], signal.SIGSTOP)
+    cluster._supervisor.kill()
+    cluster.close()
+    assert within(GONE_LIMIT_S, lambda: not session_members(sessions))
+    assert not cluster._folder.exists()
+    assert answered == []
+
+
+def listening(sessions):
+    """Ports of these sessions' processes that are open on every address."""
+    found = [
+        connection.laddr
+        for pid in session_members(sessions)
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert found
+    return {address.port for address in found if address.ip in ("0.0.0.0", "::")}
+
+
+def http_answers(port):
+    """Whether what is there is told to anybody over plain HTTP, without a token."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def test_private_calls_were_tried_with_this_ray():

@@ -25,6 +25,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(600)
 """
 
+CALM = "import time; time.sleep(600)"
+
 STRAY = """
 import os, time
 if os.fork() == 0:
@@ -171,3 +173,12 @@ def test_killing_the_owner_outright_ends_everything(tmp_path):
     assert not folder.exists()
     owner.stdin.close()
     owner.stdout.close()
+
+
+def test_the_nodes_end_with_a_supervisor_that_is_killed(supervisor):
+    """security B4: nobody else would own them."""
+    sessions = [supervisor.start(CALM), supervisor.start(CALM)]
+    assert wait_for(lambda: len(session_members(set(sessions))) == 2)
+    supervisor.process.kill()
+    supervisor.process.wait()
+    assert wait_for(lambda: not session_members(set(sessions)))

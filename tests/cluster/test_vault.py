@@ -84,7 +84,7 @@ def vault_of(place):
     """The pid of the vault of the only run in this place, 0 before there is one."""
     contact = RunFolder(place.root / "runs" / "short").contact()
     run = contact.run if contact else "-"
-    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run}-*/.vault/vault")
+    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run}-*.vault/vault")
     return next((int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in stamps), 0)
 
 

@@ -18,7 +18,7 @@ torch.set_num_threads(1)  # as in the pool: the oracles' threads would only wait
 @pytest.fixture(scope="session")
 def sessions_pool():
     server = StoreServer.open(HOST)
-    pool = Pool(server.port)
+    pool = Pool(server.port, server.secret)
     yield pool
     pool.close()
     server.close()

@@ -39,12 +39,14 @@ class Seat:
     rank: int
     size: int
     port: int
+    secret: bytes
     generation: int
 
     def rendezvous(self, *, generation=None, form_timeout_s=PATIENCE_S / 2, op_timeout_s=NEVER_S):
         return Rendezvous(
             host=HOST,
             port=self.port,
+            secret=self.secret,
             generation=self.generation if generation is None else generation,
             rank=self.rank,
             size=self.size,
@@ -134,10 +136,10 @@ class Run:
 
 
 class Pool:
-    def __init__(self, port):
+    def __init__(self, port, secret):
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.step.engine"])
-        self._port = port
+        self._store = (port, secret)
         self._generations = itertools.count()
         self._idle = [self._spawn() for _ in range(NUM_PROCESSES)]
         self._used = []
@@ -151,8 +153,8 @@ class Pool:
         generation = next(self._generations)
         task = (inspect.getfile(function), function.__name__)
         for rank, (_, pipe) in enumerate(taken):
-            pipe.send((*task, (Seat(rank, size, self._port, generation), *args)))
-        self._used.append(Run(taken, self._port, generation))
+            pipe.send((*task, (Seat(rank, size, *self._store, generation), *args)))
+        self._used.append(Run(taken, self._store[0], generation))
         return self._used[-1]
 
     def run(self, function, size, *args):

@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -162,7 +163,9 @@ def form_with_one_that_dies(seat, number):
     if seat.rank == seat.size - 1:
         rendezvous = seat.rendezvous()
         prefix = f"generation-{seat.generation}"
-        client = StoreClient.connect(HOST, seat.port, prefix=prefix, timeout_s=PATIENCE_S)
+        client = StoreClient.connect(
+            HOST, seat.port, secret=seat.secret, prefix=prefix, timeout_s=PATIENCE_S
+        )
         _device, listener = group_module._make_device(rendezvous.node_ip)
         group_module._exchange_listeners(client, rendezvous, listener)
         os.kill(os.getpid(), number)
@@ -273,7 +276,7 @@ class LatePending:
 
 
 def test_an_operation_that_ends_as_the_wait_gives_up_has_succeeded():
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), GenerationFence())
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), GenerationFence())
     group._wait(LatePending())
     with pytest.raises(RuntimeError, match="Connection closed"):
         group._wait(LatePending(RuntimeError("Connection closed by peer")))
@@ -291,9 +294,74 @@ def use_after_close(seat):
         collectives.all_reduce_(group, torch.ones(1))
 
 
+def end_what_is_over(seat):
+    """What a group's own way out does after its close: nothing, whoever has its port by then."""
+    group = seat.form()
+    collectives.all_reduce_(group, torch.ones(1))
+    ends = []
+    group._end = lambda: ends.append(1)
+    group.close()
+    group.close()
+    group.end()
+    return len(ends)
+
+
+def test_a_group_ends_once(pool):
+    """parallel A11: later the port may be another group's, and NCCL's would be kept alive."""
+    assert pool.run(end_what_is_over, 2) == [1, 1]
+
+
+def form_on_a_name(seat, host):
+    fence = GenerationFence()
+    rendezvous = replace(seat.rendezvous(form_timeout_s=3), node_ip=host)
+    group = Group.form(rendezvous, fence)
+    tensor = torch.ones(1)
+    collectives.all_reduce_(group, tensor)
+    group.close()
+    return tensor.item()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1", "::1"])
+def test_a_node_may_be_known_by_a_name_or_a_short_address(pool, host):
+    """parallel A11"""
+    assert pool.run(form_on_a_name, 2, host) == [2, 2]
+
+
+def test_a_generation_forms_past_strangers_at_its_store(pool):
+    """security A2: silent ones, and one who has said half of what he should."""
+    port, _ = pool._store
+    strangers = [socket.create_connection((HOST, port), timeout=4) for _ in range(700)]
+    strangers[0].sendall(bytes(40))
+    assert pool.run(sum_of_ranks, 4) == [6] * 4
+    for stranger in strangers:
+        stranger.close()
+
+
+class EndlessPending:
+    """Its peers are gone and it does not notice."""
+
+    waits = 0
+
+    def wait(self, _timeout):
+        self.waits += 1
+        assert self.waits < 5, "it is waited for although the group is closed"
+        raise RuntimeError("Operation timed out!")
+
+    def is_completed(self):
+        return False
+
+
+def test_waiting_in_a_group_that_was_closed_ends():
+    """parallel A11"""
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), GenerationFence())
+    group.close()
+    with pytest.raises(RuntimeError, match="timed out"):
+        group._wait(EndlessPending())
+
+
 def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     fence = GenerationFence()
-    group = Group.form(Seat(0, 1, 1, 5).rendezvous(), fence)
+    group = Group.form(Seat(0, 1, 1, b"", 5).rendezvous(), fence)
     collectives.all_reduce_(group, torch.ones(1))
     fence.up(5)
     group.end()

@@ -66,6 +66,7 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         rank=seat.rank,
         store_host="",
         store_port=0,
+        store_secret=b"",
         form_timeout_s=PATIENCE_S,
         op_timeout_s=NEVER_S,
         rung=Rung(layout=Layout(dp=size), cut=Cut.of(Layout(dp=size), size)),

@@ -37,6 +37,7 @@ def test_a_group_of_one_rank_is_ended_and_built_again():
         rendezvous = Rendezvous(
             host=HOST,
             port=server.port,
+            secret=server.secret,
             generation=generation,
             rank=0,
             size=1,
@@ -46,7 +47,9 @@ def test_a_group_of_one_rank_is_ended_and_built_again():
             device="cuda:0",
         )
         started_s = time.perf_counter()
-        client = StoreClient.connect(HOST, server.port, prefix=str(generation), timeout_s=30)
+        client = StoreClient.connect(
+            HOST, server.port, secret=server.secret, prefix=str(generation), timeout_s=30
+        )
         group, end = build_nccl(rendezvous, client)
         tensor = torch.ones(1 << 20, device="cuda:0")
         group.allreduce([tensor]).wait()

@@ -30,7 +30,7 @@ def test_what_one_process_stamps_the_other_reads(tmp_path):
 
 
 def test_a_new_worker_is_alive_and_leased(tmp_path):
-    stamps = Stamps.create(tmp_path / "made" / "here", "worker-0", os.getpid())
+    stamps = Stamps.create(tmp_path / "made", "worker-0", os.getpid())
     assert 0 <= stamps.age_s(Field.BEAT_NS) < PATIENCE_S
     assert 0 <= stamps.age_s(Field.LEASE_NS) < PATIENCE_S
     stamps[Field.BEAT_NS] -= 3_000 * 10**9

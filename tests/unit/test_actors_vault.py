@@ -96,8 +96,6 @@ def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path
     again.open()
     assert [path.name for path in folder.iterdir()] == ["lock"]
     again.close()
-    folder.mkdir()
-    sweep("run", tmp_path)
     assert not folder.exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_codec import drawn, quietly
+from waiting import PATIENCE_S
 
 from remesh.actors.vault.messages import (
     KeepCopies,
@@ -27,6 +28,8 @@ from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.wire import HELLO, MAX_MESSAGE_BYTES, Line, VaultError
 from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.job.timers import Timers
+from remesh.parallel.doors.addresses import parted
+from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Seal, Session, StrangerError, greet
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 
@@ -41,12 +44,20 @@ def ends():
     near, far = socket.socketpair()
     line = Line.__new__(Line)
     line._connection, line._limit_s, line._early = near, 0.2, b""
+    line._session = Session(said=Seal(b"k"), heard=Seal(b"k"))
     with closing(near), closing(far):
-        yield line, far
+        yield line, Far(far)
 
 
-def say(connection, text):
-    connection.sendall(len(text).to_bytes(4, "big") + text)
+class Far:
+    """The other end: a plain socket that seals what it says."""
+
+    def __init__(self, connection):
+        self.connection, self.seal = connection, Seal(b"k")
+
+    def say(self, text):
+        framed = len(text).to_bytes(4, "big") + text
+        self.connection.sendall(framed + self.seal.next(framed))
 
 
 @pytest.mark.parametrize("kind", get_args(Message), ids=lambda kind: kind.__name__)
@@ -61,23 +72,23 @@ def test_every_message_comes_back_as_it_was(kind, data):
 def test_a_message_travels_with_its_bytes(ends):
     line, far = ends
     line.send(LEASE, b"abc")
-    text = far.recv(4096)
-    assert text[-3:] == b"abc"
-    far.sendall(text)
+    text = far.connection.recv(4096)
+    assert text[:-SEAL_BYTES].endswith(b"abc")
+    far.connection.sendall(text)
     assert line.receive(0.2) == LEASE
     assert line.receive_bytes(3) == b"abc"
 
 
 def test_a_line_ends_at_what_is_no_message(ends):
     line, far = ends
-    far.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
+    far.connection.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(VaultError):
         line.receive(0.2)
     for text in (b"[1]", b"{", b"[" * 60000, b"{}", b'{"is":"NowStable","more":1}'):
-        say(far, text)
+        far.say(text)
         with pytest.raises(VaultError):
             line.receive(0.2)
-    far.sendall(b"\0\0")
+    far.connection.sendall(b"\0\0")
     with pytest.raises(TimeoutError):
         line.receive(0.2)
 
@@ -90,7 +101,7 @@ def test_a_part_of_the_state_that_is_none_is_no_message(ends, field, value):
     line, far = ends
     told = codec.encode(Message, LEASE)
     told["held"][field] = value
-    say(far, json.dumps(told).encode())
+    far.say(json.dumps(told).encode())
     with pytest.raises(VaultError, match="no message"):
         line.receive(0.2)
 
@@ -98,7 +109,7 @@ def test_a_part_of_the_state_that_is_none_is_no_message(ends, field, value):
 def test_numbers_that_count_nothing_are_no_message(ends):
     line, far = ends
     for wrong in ({"slot": -1}, {"slot": 2**53}):
-        say(far, json.dumps({"is": "SealSlot", **wrong}).encode())
+        far.say(json.dumps({"is": "SealSlot", **wrong}).encode())
         with pytest.raises(VaultError, match="is no count"):
             line.receive(0.2)
 
@@ -115,18 +126,19 @@ def vault(tmp_path):
 
 
 def test_a_vault_refuses_who_talks_in_another_format_and_says_both(vault):
-    host, port = vault.address.split(":")
-    with closing(Line(socket.create_connection((host, int(port))), 2.0)) as line:
-        line.send_bytes(TOKEN.encode() + HELLO.pack(7))
+    connection = socket.create_connection(parted(vault.address), timeout=PATIENCE_S)
+    session = greet(connection, TOKEN.encode())
+    with closing(Line(connection, session, PATIENCE_S)) as line:
+        line.send_bytes(HELLO.pack(7))
         with pytest.raises(VaultError, match="in format 1, and this one was addressed in format 7"):
-            line.ask(LEASE, 2.0)
+            line.ask(LEASE, PATIENCE_S)
         with pytest.raises(EOFError):
-            line.receive(2.0)
+            line.receive(PATIENCE_S)
 
 
 def test_a_vault_says_nothing_to_who_has_not_the_token(vault):
-    with closing(Line.open(vault.address, TOKEN[::-1], 2.0)) as line, pytest.raises(OSError):  # noqa: PT011 - of several kinds
-        line.ask(LEASE, 2.0)
+    with pytest.raises(StrangerError):
+        Line.open(vault.address, TOKEN[::-1], PATIENCE_S)
 
 
 @pytest.mark.parametrize("message", [NowStable(), SealSlot(slot=0), Refused(error="no")])

@@ -236,7 +236,10 @@ def test_weights_with_other_words_are_not_trained_on_bytes_unasked(capsys):
     other = replace(MODEL, vocab_size=32000)
     shapes = parameter_shapes(other)
     write_model(
-        LocalStorage(Path("hf")), other, lambda want: {x: torch.zeros(shapes[x.name]) for x in want}
+        LocalStorage(Path("hf")),
+        other,
+        lambda want: {x: torch.zeros(shapes[x.name]) for x in want},
+        config_of(other, "float32"),
     )
     arguments = ["import", "--from", "hf", "hf", "job.toml", "--set", "model.vocab_size=32000"]
     arguments += ["--set", "checkpoint.dir=runs/again"]

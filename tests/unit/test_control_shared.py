@@ -243,7 +243,7 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
     drive.lose("worker-1")
     drive.park(10)
     form = of(cmd.Form, drive.commands)[-1]
-    orders = [form_order(form, m, ("h", 1), **OTHERS) for m in form.members]
+    orders = [form_order(form, m, ("h", 1, b""), **OTHERS) for m in form.members]
     assert {(order.rung.layout, order.rung.shards) for order in orders} == {(Layout(dp=2), 2)}
     kept = [order.held.shard == order.rank for order in orders]
     assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
@@ -254,7 +254,7 @@ def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
         restore=PeerState(step=10, source=1),
         from_step=10,
     )
-    first, second = (form_order(empty, m, ("h", 1), **OTHERS) for m in empty.members)
+    first, second = (form_order(empty, m, ("h", 1, b""), **OTHERS) for m in empty.members)
     assert (first.held, second.held) == (None, empty.members[1].held)
     assert first.ranks_to_fill == (0,)
 

@@ -17,7 +17,9 @@ def server():
 
 
 def connect(server, prefix="g", timeout_s=PATIENCE_S):
-    return StoreClient.connect(HOST, server.port, prefix=prefix, timeout_s=timeout_s)
+    return StoreClient.connect(
+        HOST, server.port, secret=server.secret, prefix=prefix, timeout_s=timeout_s
+    )
 
 
 def test_a_value_is_seen_by_all_who_have_the_prefix(server):
@@ -55,24 +57,28 @@ def test_one_who_went_away_while_waiting_harms_nobody(server):
 
 def test_a_stranger_is_dropped_and_the_store_goes_on(server):
     with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert stranger.recv(1) == b""
+        stranger.recv(100)  # what it is asked
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 50)
+        with pytest.raises(ConnectionResetError):
+            stranger.recv(1)
     client = connect(server)
     client.set("k", b"v")
     assert client.get("k") == b"v"
 
 
 def test_requests_may_come_in_pieces(server):
-    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as slow:
-        for byte in b"\x01\x00\x00\x00\x03\x00\x00\x00\x02g/kvw":
-            slow.sendall(bytes([byte]))
-        assert len(slow.recv(100)) == 9
+    slow = connect(server)
+    for byte in b"\x01\x00\x00\x00\x03\x00\x00\x00\x02g/kvw":
+        slow._connection.sendall(bytes([byte]))
+    assert len(slow._connection.recv(100)) == 9
     assert connect(server).get("k") == b"vw"
 
 
 def test_the_server_listens_on_its_own_host_only_and_stops_when_closed():
     server = StoreServer.open("127.0.0.7")
-    client = StoreClient.connect("127.0.0.7", server.port, prefix="g", timeout_s=PATIENCE_S)
+    client = StoreClient.connect(
+        "127.0.0.7", server.port, secret=server.secret, prefix="g", timeout_s=PATIENCE_S
+    )
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, server.port), timeout=PATIENCE_S)
     server.close()
