@@ -29,7 +29,7 @@ class Weights:
         return read_stored(self.storage, self.stored, want)
 
     def start(self, want: Iterable[Fragment]) -> dict[Fragment, Tensor]:
-        """Boxes of the state at step 0: these weights, moments and counts 0."""
+        """Boxes of the state at step 0: these weights, all else 0."""
         names = {one.fragment.name for one in self.stored}
         wanted = list(want)
         found = self.read([box for box in wanted if box.name in names])
