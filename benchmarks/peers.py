@@ -30,7 +30,7 @@ from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.group import Group
 from remesh.parallel.model.maths import Linear
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.plan.model_config import ModelConfig
 
 Settings = Mapping[str, int | bool]
@@ -42,7 +42,7 @@ class Recipe:
     """What all contestants train, and how."""
 
     model: ModelConfig
-    adamw: AdamWConfig
+    adamw: AdamW
     lr: float
     clip: float
     seed: int = 0

@@ -32,10 +32,10 @@ from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.holding.shard_state import MOMENTS
 from remesh.parallel.holding.written_part import own_part
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.optim.slots import ADAMW_SLOTS
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.plan.shares import tensor_shares
@@ -246,7 +246,7 @@ def _spec(model: ModelConfig) -> EngineSpec:
         microbatches_per_leaf=1,
         microbatch=1,
         lr=LrCurve(peak=1e-3),
-        adamw=AdamWConfig(),
+        optimizer=AdamW(),
         clip=1.0,
         zero=ZeroSpec(stage=3),
     )
@@ -273,10 +273,10 @@ def _dtensors(model: ModelConfig, mesh: DeviceMesh, *, by_rows: bool) -> dict[st
     """Weights and moments, cut by rows, or as our tensor parallelism cuts them."""
     shares = tensor_shares(model, mesh.size(), 0, sequence=False)
     return {
-        prefix + name: zeros(shape, device_mesh=mesh, placements=[placement])
-        for prefix in ("", *MOMENTS)
+        tensor: zeros(shape, device_mesh=mesh, placements=[placement])
         for name, shape in parameter_shapes(model).items()
         for placement in [Shard(0) if by_rows else _placement(shape, shares[name].sizes)]
+        for tensor in (name, *(slot.tensor(name) for slot in ADAMW_SLOTS))
     }
 
 

@@ -20,7 +20,7 @@ from torch import distributed as dist
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
@@ -30,7 +30,7 @@ from remesh.parallel.step.work import Work
 
 Step = Callable[[], None]
 SEQ_LEN = 128
-ADAMW = AdamWConfig()
+ADAMW = AdamW()
 LR, CLIP = 3e-4, 1.0
 
 
@@ -180,7 +180,7 @@ def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:
         microbatches_per_leaf=1,
         microbatch=size.microbatch,
         lr=LrCurve(peak=LR),
-        adamw=ADAMW,
+        optimizer=ADAMW,
         clip=CLIP,
         zero=zero,
         same_bits=same_bits,

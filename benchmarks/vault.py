@@ -176,11 +176,7 @@ class Case:
 
     def _plain_ms(self) -> float:
         """One copy of as many bytes into memory that was used before."""
-        flats = [
-            flat
-            for shard in self._engine.shard_state.shards
-            for flat in (shard.values, shard.exp_avg, shard.exp_avg_sq)
-        ]
+        flats = [flat for shard in self._engine.shard_state.shards for flat in shard.tensors]
         targets = [flat.clone() for flat in flats]
 
         def copy() -> None:

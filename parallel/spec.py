@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import torch
 
 from remesh.parallel.model.recompute import Recompute
-from remesh.parallel.optim.adamw import AdamWConfig
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.optim.optimizer import Optimizer
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
@@ -53,7 +53,7 @@ class EngineSpec:
     microbatches_per_leaf: int
     microbatch: int
     lr: LrCurve
-    adamw: AdamWConfig
+    optimizer: Optimizer
     clip: float
     z_loss: float = 0.0
     precision: Precision = field(default_factory=Precision)

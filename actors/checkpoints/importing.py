@@ -1,6 +1,6 @@
 """Other people's weights as the first checkpoint of a run, from which `remesh run` goes on.
 
-The checkpoint is one of step 0: the weights as they are found, moments and counts 0, no sequence
+The checkpoint is one of step 0: the weights as they are found, slots and counts 0, no sequence
 consumed. It is written and committed as those of a run are, and the run takes it up as it would
 take up any other. Its generation is 0, before all that the run forms.
 """
@@ -20,11 +20,11 @@ from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
 from remesh.parallel.files.weights import Weights
-from remesh.parallel.holding.shard_state import COUNT, MOMENTS
+from remesh.parallel.holding.shard_state import whole_state
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.reshard import HeldFragment
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
@@ -108,12 +108,7 @@ def write_start(
     file_bytes: int = FILE_BYTES,
 ) -> list[ShardFile]:
     """The files of a state at step 0 with these weights, of about so many bytes each."""
-    state = [
-        whole(prefix + name, shape, "float32")
-        for prefix in ("", *MOMENTS)
-        for name, shape in shapes.items()
-    ]
-    state.append(whole(COUNT, (1,), "int64"))
+    state = whole_state(shapes, AdamW.slots)
     num_files = -(-sum(part.num_bytes for part in state) // file_bytes)
     held = [HeldFragment(fragment=part, holders=tuple(range(num_files))) for part in state]
     files = []

@@ -12,6 +12,7 @@ from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
+from remesh.parallel.optim.slots import slot_and_parameter
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import committed, file_path, read_manifest, unreadable
 from remesh.parallel.state.headers import ShardHeader, read_header
@@ -22,8 +23,6 @@ from remesh.parallel.state.root_manifest import (
     parse_name,
 )
 from remesh.parallel.state.storage import Storage
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +149,12 @@ def _file_row(file: ShardFile, header: ShardHeader) -> dict[str, Any]:
 
 
 def _tensor_rows(headers: Iterable[ShardHeader]) -> list[dict[str, Any]]:
-    """A row for each parameter, with its moments beside it."""
+    """A row for each parameter, with what the optimizer remembers of it beside it."""
     found: dict[str, dict[str, Any]] = {}
     for part in (part for header in headers for part in header.fragments):
-        first, _, rest = part.name.partition(".")
-        moment, name = (first, rest) if first in _MOMENTS else ("", part.name)
+        slot, name = slot_and_parameter(part.name)
         shape = "x".join(map(str, part.global_shape))
         row = found.setdefault(name, {"name": name, "shape": f"{shape} {part.dtype}"})
-        key = moment or "fragments"
+        key = slot or "fragments"
         row[key] = row.get(key, 0) + 1
     return [found[name] for name in sorted(found)]

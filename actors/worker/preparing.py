@@ -22,7 +22,7 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.model.recompute import Recompute
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, Precision, ZeroSpec
@@ -82,7 +82,7 @@ def engine_spec(job: Job) -> EngineSpec:
             min_lr=train.min_lr,
             lr_steps=train.lr_steps,
         ),
-        adamw=AdamWConfig(
+        optimizer=AdamW(
             beta1=train.beta1,
             beta2=train.beta2,
             eps=train.eps,

@@ -7,9 +7,9 @@ from remesh.parallel.files.convert import Read
 from remesh.parallel.files.convert_names import names_in
 from remesh.parallel.files.dcp import boxes_in, located
 from remesh.parallel.files.weights import Weights, check_tied, weights_of
-from remesh.parallel.holding.shard_state import COUNT, MOMENTS
+from remesh.parallel.holding.shard_state import COUNT, whole_state
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
-from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.storage import Storage
 
 
@@ -36,25 +36,22 @@ def open_weights(storage: Storage, config: ModelConfig, key: str | None = None) 
 def write_checkpoint(folder: Path, config: ModelConfig, read: Read) -> None:
     """A distributed checkpoint of a whole state, which `torch.distributed.checkpoint.load` reads.
 
-    It holds {"model": {name: weight}, "optimizer": {"state": {name: {"exp_avg", "exp_avg_sq",
-    "step"}}}}, all fp32, `step` being the number of updates as in torch's AdamW.
+    It holds {"model": {name: weight}, "optimizer": {"state": {name: {slot: tensor, "step"}}}}, all
+    fp32, with the slots of torch's AdamW, which are ours, and `step` the number of updates.
     Cost: memory for the whole state; some seconds to import torch's module.
     """
     from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415 - seconds
 
-    boxes = {
-        name: {prefix: whole(prefix + name, shape, "float32") for prefix in ("", *MOMENTS)}
-        for name, shape in parameter_shapes(config).items()
-    }
-    count = whole(COUNT, (1,), "int64")
-    found = read([count, *(box for three in boxes.values() for box in three.values())])
-    num_updates = found[count][0].float()
+    shapes = parameter_shapes(config)
+    read_boxes = read(whole_state(shapes, AdamW.slots))
+    found = {box.name: tensor for box, tensor in read_boxes.items()}
+    num_updates = found[COUNT][0].float()
     state = {
-        name: {moment.rstrip("."): found[three[moment]] for moment in MOMENTS}
+        name: {slot.name: found[slot.tensor(name)] for slot in AdamW.slots}
         | {"step": num_updates.clone()}
-        for name, three in boxes.items()
+        for name in shapes
     }
-    model = {name: found[three[""]] for name, three in boxes.items()}
+    model = {name: found[name] for name in shapes}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process is meant so
         save({"model": model, "optimizer": {"state": state}}, checkpoint_id=folder, no_dist=True)

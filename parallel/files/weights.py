@@ -34,7 +34,7 @@ class Weights:
         return read_stored(self.storage, self.stored, want)
 
     def start(self, want: Iterable[Fragment]) -> dict[Fragment, Tensor]:
-        """Boxes of the state at step 0: these weights, moments and counts 0.
+        """Boxes of the state at step 0: these weights, all else 0.
 
         Raises: CheckpointError also if a weight is not finite, as it is or in the box's dtype: it
         would spread to all others, and every step would be skipped.

@@ -1,18 +1,19 @@
-"""What a rank owns of the state: master weights and moments, one shard a bucket, by fragments.
+"""What a rank owns of the state: weights and optimizer slots, one shard a bucket, by fragments.
 
 Which part it owns is a value (plan/cut.py): two meshes in which a rank holds the same can use the
 same memory.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.model_blocks import shared_parameters
-from remesh.parallel.optim.adamw import Shard
+from remesh.parallel.optim.optimizer import MasterShard
+from remesh.parallel.optim.slots import SlotSpec
 from remesh.parallel.plan.buckets import Bucket, plan_buckets
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.model_config import ModelConfig, block_parameters, parameter_shapes
@@ -23,7 +24,6 @@ from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.owned import owned_fragments
 from remesh.parallel.sums.partial import PartialSpan, partial_spans
 
-MOMENTS = ("exp_avg.", "exp_avg_sq.")
 COUNT = "num_updates"
 
 
@@ -36,18 +36,27 @@ class ShardState:
         cut = held.cut
         self.shapes = parameter_shapes(spec.model)
         self.shares = tensor_shares(
-            spec.model, cut.tp, held.tensor, sequence=spec.sequence and cut.tp > 1
+            spec.model,
+            cut.tensor_parts,
+            held.tensor,
+            sequence=spec.sequence and cut.tensor_parts > 1,
         )
         self.buckets = _buckets(spec, self.shares, cut.bucket_elements)
         self.pieces = tuple(
             Pieces(size=b.plan.size, num_shards=cut.shards, num_replicas=1) for b in self.buckets
         )
         self.shards = tuple(
-            _shard(bucket, pieces, held.shard, spec.precision.master, device)
+            _shard(spec, bucket, pieces, held.shard, device)
             for bucket, pieces in zip(self.buckets, self.pieces, strict=True)
         )
         self.num_updates = torch.zeros(1, dtype=torch.int64)
+        self._slots = spec.optimizer.slots
         self._dtype = str(spec.precision.master).removeprefix("torch.")
+        self._holders = {
+            tensor: share.holders
+            for name, share in self.shares.items()
+            for tensor in (name, *(slot.tensor(name) for slot in self._slots))
+        }
 
     def owned(self, bucket: int) -> range:
         """The elements of a bucket's flat buffer that this rank owns."""
@@ -55,26 +64,29 @@ class ShardState:
 
     def weights(self) -> Iterator[tuple[Fragment, Tensor]]:
         """The master weights that this rank owns, as views."""
-        return self._views("", [shard.values for shard in self.shards])
+        return self._views([shard.values for shard in self.shards], self._dtype)
 
-    def moments(self) -> Iterator[tuple[Fragment, Tensor]]:
-        yield from self._views(MOMENTS[0], [shard.exp_avg for shard in self.shards])
-        yield from self._views(MOMENTS[1], [shard.exp_avg_sq for shard in self.shards])
+    def slots(self) -> Iterator[tuple[Fragment, Tensor]]:
+        """What the optimizer remembers of them, slot by slot, as views."""
+        for slot in self._slots:
+            flats = [shard.slots[slot.name] for shard in self.shards]
+            for fragment, view in self._views(flats, slot.dtype or self._dtype):
+                yield replace(fragment, name=slot.tensor(fragment.name)), view
 
     def fragments(self) -> list[tuple[Fragment, Tensor]]:
         """All that this rank owns, as views: copy them before the next step."""
         count = whole(COUNT, tuple(self.num_updates.shape), "int64")
-        return [*self.weights(), *self.moments(), (count, self.num_updates)]
+        return [*self.weights(), *self.slots(), (count, self.num_updates)]
 
-    def tensor_holders(self, name: str) -> tuple[int, ...]:
+    def tensor_holders(self, tensor: str) -> tuple[int, ...]:
         """The ranks of a tensor group that hold the same of this tensor."""
-        return self.shares[name.removeprefix(MOMENTS[0]).removeprefix(MOMENTS[1])].holders
+        return self._holders[tensor]
 
     @torch.no_grad()
     def draw(self, config: ModelConfig, seed: int) -> None:
-        """The state at step 0: parameters from the seed, moments 0."""
+        """The state at step 0: parameters from the seed, slots 0."""
         for shard in self.shards:
-            for tensor in (shard.values, shard.exp_avg, shard.exp_avg_sq):
+            for tensor in shard.tensors:
                 tensor.zero_()
         self.num_updates.zero_()
         drawn = ("", torch.empty(0))
@@ -83,10 +95,6 @@ class ShardState:
             if drawn[0] != name:
                 drawn = (name, initial_value(config, seed, name, self.shapes[name]))
             view.copy_(drawn[1][fragment.in_whole])
-
-    def names(self) -> list[str]:
-        """Of all tensors of the whole state."""
-        return [*(prefix + name for prefix in ("", *MOMENTS) for name in self.shapes), COUNT]
 
     def partial_spans(self) -> list[PartialSpan]:
         """What has to be summed over a tensor group."""
@@ -99,25 +107,17 @@ class ShardState:
     def held_bytes(self) -> dict[str, int]:
         return {
             "master": sum(shard.values.nbytes for shard in self.shards),
-            "moments": sum(s.exp_avg.nbytes + s.exp_avg_sq.nbytes for s in self.shards),
+            "slots": sum(slot.nbytes for shard in self.shards for slot in shard.slots.values()),
         }
 
-    def _views(self, prefix: str, flats: list[Tensor]) -> Iterator[tuple[Fragment, Tensor]]:
-        shares = self.shares if self.held.cut.tp > 1 else None
+    def _views(self, flats: Sequence[Tensor], dtype: str) -> Iterator[tuple[Fragment, Tensor]]:
+        """One flat buffer a bucket, under the names of the parameters."""
+        shares = self.shares if self.held.cut.tensor_parts > 1 else None
         for number, (bucket, flat) in enumerate(zip(self.buckets, flats, strict=True)):
-            parts = owned_fragments(
-                bucket.plan, self.shapes, shares, self.owned(number), self._dtype
-            )
-            for part in parts:
+            owned = self.owned(number)
+            for part in owned_fragments(bucket.plan, self.shapes, shares, owned, dtype):
                 found = part.fragment
-                named = Fragment(
-                    name=prefix + found.name,
-                    global_shape=found.global_shape,
-                    offsets=found.offsets,
-                    sizes=found.sizes,
-                    dtype=found.dtype,
-                )
-                yield named, flat[part.start : part.start + found.num_elements].view(found.sizes)
+                yield found, flat[part.start : part.start + found.num_elements].view(found.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +126,19 @@ class Holding:
 
     state: ShardState
     at_step: int
+
+
+def whole_state(
+    shapes: Mapping[str, tuple[int, ...]], slots: Sequence[SlotSpec], dtype: str = "float32"
+) -> list[Fragment]:
+    """Every tensor of a state whose master weights have these shapes, whole."""
+    weights = [whole(name, shape, dtype) for name, shape in shapes.items()]
+    slotted = [
+        whole(slot.tensor(name), shape, slot.dtype or dtype)
+        for slot in slots
+        for name, shape in shapes.items()
+    ]
+    return [*weights, *slotted, whole(COUNT, (1,), "int64")]
 
 
 def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> tuple[Bucket, ...]:
@@ -138,8 +151,10 @@ def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> t
 
 
 def _shard(
-    bucket: Bucket, pieces: Pieces, shard: int, dtype: torch.dtype, device: torch.device
-) -> Shard:
+    spec: EngineSpec, bucket: Bucket, pieces: Pieces, shard: int, device: torch.device
+) -> MasterShard:
     first = shard * pieces.shard_size
     num_decayed = min(max(bucket.plan.num_decayed - first, 0), pieces.shard_size)
-    return Shard.zeros(pieces.shard_size, num_decayed, dtype, device)
+    return MasterShard.zeros(
+        pieces.shard_size, num_decayed, spec.optimizer.slots, spec.precision.master, device
+    )

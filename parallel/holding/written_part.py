@@ -43,7 +43,7 @@ def _holders(mesh: Mesh, state: ShardState, name: str) -> tuple[int, ...]:
         return tuple(range(mesh.world.size))
     layout, held = mesh.layout, state.held
     return tuple(
-        layout.neighbours(replica, "tp")[holder]
+        layout.tensor(replica)[holder]
         for replica in layout.data(mesh.world.rank)[held.shard :: held.cut.shards]
         for holder in state.tensor_holders(name)
     )

@@ -56,6 +56,11 @@ class Cut:
         return dense + (experts if self.ep > 1 else 0)
 
     @property
+    def tensor_parts(self) -> int:
+        """Parts of a layer, that a tensor group holds between its ranks."""
+        return self.tp
+
+    @property
     def is_one(self) -> bool:
         """Whether each rank holds all of the state."""
         return self.num_parts == 1

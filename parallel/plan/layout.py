@@ -84,6 +84,10 @@ class Layout:
             for other in self.neighbours(replica, "cp")
         )
 
+    def tensor(self, rank: int) -> tuple[int, ...]:
+        """The ranks that hold a layer together with `rank`, in the order of its parts."""
+        return self.neighbours(rank, "tp")
+
     def data_position(self, rank: int) -> int:
         """Where `rank` stands among `data(rank)`."""
         place = self.coordinate(rank)

@@ -1,9 +1,9 @@
 """Carries out a step: an interpreter of schedules, and the state that steps change.
 
-The state (master weights, both moments, a count of updates) is touched by one operation only, Step,
-which contains no wait: a rank that is fenced anywhere else holds its state at the step before,
-whole. Working weights are derived from it, and nobody has to restore them. A step whose loss or
-gradient is not finite on any rank is counted and skipped by all.
+The state (master weights, the optimizer's slots, a count of updates) is touched by one operation
+only, Step, which contains no wait: a rank that is fenced anywhere else holds its state at the step
+before, whole. Working weights are derived from it, and nobody has to restore them. A step whose
+loss or gradient is not finite on any rank is counted and skipped by all.
 """
 
 import math
@@ -20,9 +20,9 @@ from remesh.parallel.holding.exchange import ROUND_BYTES
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
-from remesh.parallel.optim.adamw import AdamW, Rates
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
+from remesh.parallel.optim.optimizer import Rates
 from remesh.parallel.plan.schedules.check import WholeStep, check_schedules
 from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
 from remesh.parallel.plan.schedules.operations import (
@@ -69,7 +69,6 @@ class Engine:
     def __init__(self, spec: EngineSpec, device: torch.device | None = None) -> None:
         self.spec = spec
         self.at_step: int | None = None
-        self._optimizer = AdamW(spec.adamw)
         self._device = device or torch.device("cpu")
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
@@ -183,7 +182,7 @@ class Engine:
         self.at_step = at_step
 
     def held_bytes(self) -> dict[str, int]:
-        """Memory by use, in bytes: master weights, moments, working weights, gradients, spare.
+        """Memory by use, in bytes: master weights, slots, working weights, gradients, spare.
 
         Between steps there are no gradients, but spare memory for those of the next one.
         """
@@ -278,5 +277,5 @@ class Engine:
         state = self.shard_state
         state.num_updates += 1
         rates = Rates(lr=lr, factor=factor)
-        self._optimizer.update(state.shards, gradients, int(state.num_updates), rates)
+        self.spec.optimizer.update(state.shards, gradients, int(state.num_updates), rates)
         self.assembly.expire()

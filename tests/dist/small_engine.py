@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from remesh.data.digest import StepDigest
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, ZeroSpec
@@ -21,7 +21,7 @@ EVEN_MODEL = replace(MODEL, vocab_size=64)  # for peers that pad nothing
 
 
 def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
-    settings = {"model": MODEL, **more}
+    settings = {"model": MODEL, "optimizer": AdamW(), **more}
     return EngineSpec(
         **settings,
         seed=7,
@@ -29,7 +29,6 @@ def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
         microbatches_per_leaf=microbatches_per_leaf,
         microbatch=2,
         lr=LrCurve(peak=lr, kind="cosine", warmup_steps=3, lr_steps=20),
-        adamw=AdamWConfig(),
         clip=clip,
     )
 

@@ -113,11 +113,11 @@ def filled(mesh, engine_spec):
     engine = started(mesh, engine_spec)
     state = engine.shard_state
     weights = dict(state.weights())
-    for (_, moment), weight in zip(state.moments(), 2 * list(weights.values()), strict=True):
+    for (_, moment), weight in zip(state.slots(), 2 * list(weights.values()), strict=True):
         moment.copy_(weight)
     for shard in state.shards:
-        shard.exp_avg.mul_(3)
-        shard.exp_avg_sq.square_()
+        shard.slots["exp_avg"].mul_(3)
+        shard.slots["exp_avg_sq"].square_()
     state.num_updates.fill_(11)
     return engine
 

@@ -7,16 +7,21 @@ import pytest
 import torch
 from torch import nn
 
-from remesh.parallel.optim.adamw import AdamW, AdamWConfig, Rates, Shard
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.clip import clip_factor, exact_norm
 from remesh.parallel.optim.lr import LrCurve, lr_at
+from remesh.parallel.optim.optimizer import MasterShard, Rates
 from remesh.parallel.plan.buckets import plan_flat
 
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 4), "b.bias": (4,)}
 
 
+def zeros(size, num_decayed):
+    return MasterShard.zeros(size, num_decayed, AdamW.slots, torch.float32, torch.device("cpu"))
+
+
 def shard_of(plan, values=None):
-    shard = Shard.zeros(plan.size, plan.num_decayed, torch.float32, torch.device("cpu"))
+    shard = zeros(plan.size, plan.num_decayed)
     return shard if values is None else replace(shard, values=values)
 
 
@@ -28,7 +33,7 @@ def test_updates_equal_those_of_torch():
     torch.manual_seed(1)
     plan = plan_flat({"w": (40, 30), "n": (50,)})
     values = torch.randn(plan.size)
-    mine, shard = AdamW(AdamWConfig(weight_decay=0.1)), shard_of(plan, values)
+    mine, shard = AdamW(weight_decay=0.1), shard_of(plan, values)
     peers = {name: nn.Parameter(view.clone()) for name, view in views(plan, values).items()}
     groups = [
         {"params": [peers["w"]], "weight_decay": 0.1},
@@ -55,15 +60,10 @@ def test_updates_have_the_same_bits_wherever_a_buffer_is_cut():
     for cut in (64 * 97, 64 * 3, 64 * 50):
         parts = [part.clone() for part in values.split(cut)]
         shards = [
-            Shard(
-                values=part,
-                exp_avg=torch.zeros_like(part),
-                exp_avg_sq=torch.zeros_like(part),
-                num_decayed=min(max(64 * 20 - cut * number, 0), len(part)),
-            )
+            replace(zeros(len(part), min(max(64 * 20 - cut * number, 0), len(part))), values=part)
             for number, part in enumerate(parts)
         ]
-        optimizer = AdamW(AdamWConfig())
+        optimizer = AdamW()
         for count, gradient in enumerate(gradients, start=1):
             own = [g.clone() for g in gradient.split(cut)]
             optimizer.update(shards, own, count, Rates(lr=1e-2, factor=0.3))
@@ -75,7 +75,7 @@ def test_updates_have_the_same_bits_wherever_a_buffer_is_cut():
 def test_decay_applies_to_matrices_only():
     plan = plan_flat(SHAPES)
     shard = shard_of(plan, torch.ones(plan.size))
-    optimizer = AdamW(AdamWConfig(weight_decay=0.1))
+    optimizer = AdamW(weight_decay=0.1)
     optimizer.update([shard], [torch.zeros(plan.size)], 1, Rates(lr=1.0))
     decayed = views(plan, shard.values)
     assert torch.equal(decayed["a.weight"], torch.full((3, 5), 0.9))
@@ -85,9 +85,9 @@ def test_decay_applies_to_matrices_only():
 
 
 def test_a_gradient_of_half_the_width_moves_weights_of_full_width():
-    shard = Shard.zeros(64, 64, torch.float32, torch.device("cpu"))
+    shard = zeros(64, 64)
     gradient = torch.ones(64, dtype=torch.bfloat16)
-    AdamW(AdamWConfig()).update([shard], [gradient], 1, Rates(lr=1e-3))
+    AdamW().update([shard], [gradient], 1, Rates(lr=1e-3))
     torch.testing.assert_close(shard.values, torch.full((64,), -1e-3))
 
 

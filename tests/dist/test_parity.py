@@ -124,7 +124,7 @@ def train(seat, name):
     first_moment = boxes(engine, "exp_avg.")
     results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
     mesh.close()
-    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.adamw.beta1)
+    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.optimizer.beta1)
     return results, [(n, b, t / scale) for n, b, t in first_moment], boxes(engine, "")
 
 

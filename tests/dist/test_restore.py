@@ -165,7 +165,7 @@ def test_a_part_that_nobody_holds_is_named_and_all_keep_what_they_have(pool):
 def test_a_state_survives_being_written_and_read():
     engine = started(Mesh.alone(), spec(4, 1))
     engine.shard_state.num_updates.fill_(7)
-    engine.shard_state.shards[0].exp_avg.normal_()
+    engine.shard_state.shards[0].slots["exp_avg"].normal_()
     encoded = encode_fragments(engine.fragments(), CheckpointRef(step=9, generation=2))
     other = started(Mesh.alone(), spec(4, 1))
     tensors = decode_shard(encoded)[1]

@@ -11,7 +11,7 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient, StoreServer
-from remesh.parallel.optim.adamw import AdamWConfig
+from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig, num_parameters
 from remesh.parallel.spec import EngineSpec, Precision
@@ -79,7 +79,7 @@ def test_bf16_steps_learn_and_their_mfu_is_told():
         microbatches_per_leaf=1,
         microbatch=8,
         lr=LrCurve(peak=3e-4),
-        adamw=AdamWConfig(),
+        optimizer=AdamW(),
         clip=1.0,
         precision=Precision(compute=torch.bfloat16),
     )

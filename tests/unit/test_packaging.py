@@ -37,6 +37,7 @@ PURE = {
         "files.opcodes",
         "files.ranged_file",
         "optim.lr",
+        "optim.slots",
         "state.bounded_json",
         "state.box_index",
         "state.checkpoint",

@@ -20,6 +20,13 @@ SPEAKS_OF_DEGREES = (
     "api/cli/",
 )
 
+KNOWN_IN = {
+    "exp_avg": ("parallel/optim/",),  # what an optimizer remembers
+    "embedding.weight": ("parallel/model/", "parallel/plan/", "parallel/files/"),
+    "head.weight": ("parallel/model/", "parallel/plan/", "parallel/files/"),
+    "016x": ("data/digest.py",),  # how the digest of a step is written
+}
+
 
 def files():
     """Every module by its import name, without `remesh.`; a package is its `__init__`."""
@@ -119,3 +126,18 @@ def test_degrees_are_named_where_layouts_are_made_only():
         if names & DEGREES and not where.startswith(SPEAKS_OF_DEGREES):
             found.add(where)
     assert sorted(found) == []
+
+
+def test_words_of_one_room_are_written_in_no_other():
+    found = set()
+    for path in files().values():
+        where = str(path.relative_to(ROOT))
+        strings = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        for word, rooms in KNOWN_IN.items():
+            if not where.startswith(rooms) and any(word in text for text in strings):
+                found.add((word, where))
+    assert found == set()
