@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_engine import EVEN_MODEL, formed, spec, work_of, zero
+from waiting import PATIENCE_S
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import Precision
@@ -21,7 +22,9 @@ SCRIPT = Path(__file__).parent / "torch_peers.py"
 def peers():
     """Losses by peer, of each rank."""
     command = [sys.executable, str(SCRIPT), *map(str, (SIZE, BATCH, NUM_STEPS))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
