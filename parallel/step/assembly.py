@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,8 +15,13 @@ from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
 from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.plan.schedules.check import WholeStep, check_schedules
+from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
+from remesh.parallel.plan.schedules.operations import LocalOperation
 from remesh.parallel.spec import EngineSpec
+from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.step.stage import Stage
+from remesh.parallel.step.work import TokenBuffer
 from remesh.parallel.sums.gradients import Accumulators, Contribution, GradientSum
 from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
@@ -72,6 +78,12 @@ class Assembly:
             spec.precision.compute,
         )
         self.stage = self.stage_of(every_block)
+        self.schedule = self._schedule()
+        self.norm = GradientNorm(state, mesh, exact=spec.same_bits)
+        self.partial = state.partial_spans()
+        self.tokens: TokenBuffer = np.empty(
+            (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
+        )
 
     def stage_of(self, span: range) -> Stage:
         """A run of the model's blocks, as one stage."""
@@ -91,6 +103,16 @@ class Assembly:
             "gradients": self.workspace.lent_bytes,
             "spare": self.workspace.spare_bytes,
         }
+
+    def _schedule(self) -> tuple[LocalOperation, ...]:
+        """That of this rank, once those of all ranks are known to be one step."""
+        dealing, size = self.dealing, self.spec.microbatches_per_leaf
+        schedules = data_parallel_schedules(dealing, size)
+        whole = WholeStep(
+            num_leaves=dealing.num_leaves, microbatches_per_leaf=size, in_rounds=dealing.in_rounds
+        )
+        check_schedules(schedules, whole)
+        return schedules[self.mesh.data.rank]
 
     def _sum(self, contribution: Contribution) -> GradientSum:
         lane = self._lanes[contribution.bucket]

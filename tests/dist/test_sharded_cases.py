@@ -279,6 +279,7 @@ def decay(seat, layout, more):
     """Weights after a step with zero gradients from weights of 1."""
     mesh, engine = formed(seat, layout, spec(4, 1, **more))
     engine.spec = replace(engine.spec, lr=LrCurve(peak=1.0, kind="constant", warmup_steps=0))
+    engine.form(mesh)
     for _, weight in engine.shard_state.weights():
         weight.fill_(1.0)
     engine.loaded(0)
