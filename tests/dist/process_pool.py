@@ -57,11 +57,11 @@ class Seat:
         )
 
     def say(self, word):
-        words(self.port, self.generation).set(f"{word} {self.rank}", b"")
+        words(self.port, self.secret, self.generation).set(f"{word} {self.rank}", b"")
 
     def hear(self, word, of="test"):
         """Returns once the test, or the process of that rank, has said so."""
-        words(self.port, self.generation).get(f"{word} {of}")
+        words(self.port, self.secret, self.generation).get(f"{word} {of}")
 
     def form_alone(self):
         return Group.form(replace(self.rendezvous(), rank=0, size=1), GenerationFence())
@@ -89,8 +89,9 @@ class Seat:
         return Group.form(self.rendezvous(**timeouts), fence or GenerationFence())
 
 
-def words(port, generation):
-    return StoreClient.connect(HOST, port, prefix=f"words-{generation}", timeout_s=PATIENCE_S)
+def words(port, secret, generation):
+    prefix = f"words-{generation}"
+    return StoreClient.connect(HOST, port, secret=secret, prefix=prefix, timeout_s=PATIENCE_S)
 
 
 class FailedError(Exception):
@@ -100,9 +101,9 @@ class FailedError(Exception):
 class Run:
     """A function at work in some processes of the pool."""
 
-    def __init__(self, processes, port, generation):
+    def __init__(self, processes, store, generation):
         self.processes = processes
-        self._words = words(port, generation)
+        self._words = words(*store, generation)
         self.pids = [process.pid for process, _ in processes]
 
     def signal(self, rank, number):
@@ -155,7 +156,7 @@ class Pool:
         task = (inspect.getfile(function), function.__name__)
         for rank, (_, pipe) in enumerate(taken):
             pipe.send((*task, (Seat(rank, size, *self._store, generation), *args)))
-        self._used.append(Run(taken, self._store[0], generation))
+        self._used.append(Run(taken, self._store, generation))
         return self._used[-1]
 
     def run(self, function, size, *args):
