@@ -138,7 +138,8 @@ def decode_manifest(encoded: bytes) -> CheckpointManifest:
         check_format(values, FORMAT_VERSION)
     except ValueError as error:
         raise OtherFormatError(
-            f"{error}; use the version that wrote it, or start over with --fresh"
+            f"{error}; bring the file back, or use the version that wrote it, or start over "
+            "with --fresh"
         ) from None
     manifest = _manifest(values)
     try:

@@ -376,7 +376,7 @@ def test_a_rank_alone_obeys_the_fence_and_opens_no_socket():
     ],
 )
 def test_a_mesh_that_cannot_be_is_refused_before_a_group_forms(layout, shard_size, message):
-    seat = Seat(rank=0, size=4, port=0, generation=1)
+    seat = Seat(rank=0, size=4, port=0, secret=b"", generation=1)
     with pytest.raises(LayoutError) as caught:
         seat.mesh(layout, shard_size)
     assert str(caught.value) == message

@@ -88,7 +88,8 @@ def test_checkpoints_of_it_are_refused_with_both_versions(old):
         old.fingerprint()
     assert str(refused.value) == (
         "checkpoint step-00000020.gen-1 cannot be read: manifest.json: it has format_version 1, "
-        "this Remesh reads 2; use the version that wrote it, or start over with --fresh"
+        "this Remesh reads 2; bring the file back, or use the version that wrote it, or start "
+        "over with --fresh"
     )
 
 
