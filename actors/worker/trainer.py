@@ -172,7 +172,7 @@ class Trainer:
         started_s = time.monotonic()
         engine = self._parts.engine
         holding = engine.holding()
-        engine.form(mesh)
+        engine.form(mesh, order.rung.leaves)
         match order.restore:
             case PeerState(step=step):
                 if order.ranks_to_fill:

@@ -97,7 +97,7 @@ class Invariants:
             case NodeJoined():
                 self.dead.discard(event.node)
             case WorkerParked() if event.at_step is not None:
-                held = (event.held_in or 0, event.at_step)
+                held = (event.held_in, event.at_step)
                 self.held[event.worker] = max(held, self.held.get(event.worker, held))
             case CheckpointCommitted():
                 self.committed.add((event.generation, event.step))

@@ -58,8 +58,11 @@ class Drive:
     def lose(self, *workers):
         return self.do(*(ev.WorkerLost(worker=name, cause="killed") for name in workers))
 
-    def park(self, at_step, **values):
-        return self.all(ev.WorkerParked, at_step=at_step, drained=False, **values)
+    def park(self, at_step, *, drained=False, held_in=None, **values):
+        """What they hold is of the generation in being, unless `held_in` says another."""
+        held_in = self.state.last_generation if held_in is None else held_in
+        values |= {"at_step": at_step, "drained": drained, "held_in": held_in}
+        return self.all(ev.WorkerParked, **values)
 
     def save(self, step, **values):
         files = (ShardFile(name="part", size_bytes=1, digest="0"),)

@@ -54,7 +54,7 @@ def test_late_and_doubled_words_of_older_generations_change_nothing():
     drive.train(12)
     late = {"workers": ["worker-0", "worker-1", "worker-3"], "generation": 1}
     commands = drive.all(ev.GroupBroken, error="late", **late)
-    commands += drive.all(ev.WorkerParked, at_step=10, drained=False, **late)
+    commands += drive.park(10, drained=False, **late)
     commands += drive.all(ev.WorkerErred, error="late", user_error=False, **late)
     commands += drive.all(ev.RestoreFailed, name="x", error="late", **late)
     commands += drive.lose("worker-3")
@@ -85,19 +85,19 @@ def test_files_of_an_abandoned_timeline_are_not_committed():
 
 def test_a_writer_that_dies_after_it_parked_is_not_waited_for():
     drive = running(80)
-    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.park(80, drained=True)
     drive.save(80, workers=["worker-0", "worker-1", "worker-2"])
     assert of(cmd.Form, drive.lose("worker-3"))[0].from_step == 80
     drive.train()
     drive.save(80)
-    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.park(80, drained=True)
     drive.commit(80)
     assert drive.state.phase == "finished"
 
 
 def test_the_loss_of_one_that_has_parked_and_saved_does_not_matter():
     drive = running(80)
-    drive.all(ev.WorkerParked, at_step=80, drained=True)
+    drive.park(80, drained=True)
     drive.save(80, workers=["worker-0", "worker-1", "worker-3"])
     assert of(cmd.Form, drive.lose("worker-3")) == []
     assert of(cmd.Commit, drive.save(80, workers=["worker-2"]))
@@ -139,12 +139,12 @@ def test_state_of_an_abandoned_timeline_is_never_a_source():
     drive.steps(25)
     for _ in range(2):
         drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
-        drive.park(25)
+        drive.park(25, held_in=1)
         drive.all(ev.RestoreFailed, name="", error="bad copy", workers=drive.members[:1])
-        drive.park(25)
+        drive.park(25, held_in=1)
     assert isinstance(drive.state.current.restore, CheckpointState)
     drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
-    drive.park(25)
+    drive.park(25, held_in=1)
     assert isinstance(drive.state.current.restore, CheckpointState)
     assert [member.at_step for member in drive.state.current.members] == [None, None]
 
@@ -156,6 +156,6 @@ def test_a_member_fenced_before_it_copied_keeps_what_it_had():
     drive.park(11, workers=["worker-1"], records=records(11, 11, 1.0))
     assert drive.state.current.restore == PeerState(step=11, source=1)
     drive.lose("worker-1")
-    drive.park(10)
+    drive.park(10, held_in=1)
     assert drive.state.current.restore == PeerState(step=10, source=0)
     assert drive.state.current.lost_steps == 1

@@ -98,7 +98,9 @@ def test_a_step_trained_again_counts_once_and_the_digest_is_that_of_a_run_withou
     lineage.begin(2, 1)
     ledger.note(steps(2, 2))
     ledger.note(
-        ev.WorkerParked(worker="w", generation=2, at_step=3, drained=True, records=(odd(2), odd(3)))
+        ev.WorkerParked(
+            worker="w", generation=2, at_step=3, drained=True, held_in=2, records=(odd(2), odd(3))
+        )
     )
     ledger.note(steps(2, 2))
     assert account(ledger, lineage, 3) == whole

@@ -24,7 +24,7 @@ def changed(new, reason="memory runs short"):
 
 
 def drained(drive, step, *, save=True):
-    drive.all(ev.WorkerParked, at_step=step, drained=True, records=records(step, step, 1.0))
+    drive.park(step, drained=True, records=records(step, step, 1.0))
     if save:
         drive.save(step)
         drive.commit(step)

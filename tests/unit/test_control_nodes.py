@@ -19,7 +19,7 @@ def drain(drive, node, **values):
 
 def leave(drive, at_step):
     """All members have stopped at this step boundary."""
-    return drive.all(ev.WorkerParked, at_step=at_step, drained=True)
+    return drive.park(at_step, drained=True)
 
 
 def forms(commands):
@@ -114,7 +114,7 @@ def test_a_node_is_kept_while_it_alone_holds_the_state_after_a_fault():
     drive = running(5, nodes=(("head", 1), ("b", 1)), max_dp=2, spares=0)
     drain(drive, "b")
     drive.lose("worker-0")
-    drive.all(ev.WorkerParked, workers=["worker-1"], at_step=6, drained=False)
+    drive.park(6, workers=["worker-1"], drained=False)
     drive.ready()
     form = forms(drive.commands)[-1]
     assert form.from_step == 6

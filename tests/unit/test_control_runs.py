@@ -27,7 +27,7 @@ def test_a_resumed_run_goes_on_behind_its_checkpoint_with_new_generations():
     assert (form.generation, form.from_step, form.restore) == (4, 16, middle)
     drive.save(32)
     drive.commit(32)
-    drive.all(ev.WorkerParked, at_step=32, drained=True)
+    drive.park(32, drained=True)
     assert drive.state.phase == "finished"
 
 
@@ -39,7 +39,7 @@ def test_four_become_three_at_once_and_six_in_one_step():
     drive.train(12)
     drive.do(ev.NodeJoined(node="c", slots=2))
     drive.ready()
-    drive.all(ev.WorkerParked, at_step=13, drained=True, records=records(13, 13, 1.0))
+    drive.park(13, drained=True, records=records(13, 13, 1.0))
     assert drive.state.last_generation == 3
     assert len(drive.state.current.members) == 6
 

@@ -229,7 +229,7 @@ def test_a_node_that_leaves_is_waited_for_to_save_where_it_holds_an_only_copy(op
     drive = running(10, nodes=FOUR, max_dp=4 // options.get("tp", 1), **options)
     (drain,) = of(cmd.Drain, drive.do(ev.NodeDraining(node="b", cause="Ray drains it")))
     assert drain.save == save
-    drive.all(ev.WorkerParked, at_step=11, drained=True, records=records(11, 11, 1.0))
+    drive.park(11, drained=True, records=records(11, 11, 1.0))
     if save:
         drive.save(11)
         drive.commit(11)

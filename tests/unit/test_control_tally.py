@@ -23,7 +23,7 @@ def test_tokens_follow_the_trained_position_and_lost_steps_are_counted_apart():
     drive.steps(15)
     assert drive.tally.tokens == 150
     drive.lose(drive.members[0])
-    drive.all(ev.WorkerParked, at_step=None, drained=False)
+    drive.park(None, drained=False)
     assert drive.state.step == 10
     assert (drive.tally.tokens, drive.tally.lost_steps) == (150, 5)
     drive.train(13)

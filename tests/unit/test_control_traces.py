@@ -50,7 +50,7 @@ class Line:
 
     @property
     def held_in(self):
-        return int(self.options["in"]) if "in" in self.options else None
+        return int(self.options.get("in", self.generation))
 
     @property
     def records(self):
@@ -116,7 +116,7 @@ def committed(line):
 
 def told(line):
     """What a vault holds: words such as 2@23 for rank 2 at step 23, of the generation `in`."""
-    life = line.state.life(line.held_in or line.generation)
+    life = line.state.life(line.held_in)
     slots = []
     for word in line.names[1:]:
         rank, step = map(int, word.split("@"))

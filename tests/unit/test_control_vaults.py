@@ -266,7 +266,7 @@ def test_a_slot_that_cannot_be_read_is_done_without():
 def test_while_too_few_are_there_a_late_answer_still_counts():
     drive = sharded(min_workers=4)
     drive.do(ev.NodeDraining(node="b", cause="Ray drains it"))
-    drive.all(ev.WorkerParked, at_step=10, drained=True)
+    drive.park(10, drained=True)
     drive.save(10)
     drive.commit(10)
     assert drive.state.phase == "waiting"

@@ -53,7 +53,7 @@ VALUES = {
     "user_error": True,
     "files": (),
     "step": 11,
-    "held_in": None,
+    "held_in": 1,
     "fenced": False,
 }
 

@@ -98,7 +98,7 @@ def test_a_node_that_drains_is_shown_as_leaving_and_counts_as_no_failure():
     drive = tallied(10)
     drive.do(ev.NodeDraining(node="b", cause="preempted"))
     assert series(drive)["remesh_nodes", "leaving"] == 1
-    drive.all(ev.WorkerParked, at_step=10, drained=True)
+    drive.park(10, drained=True)
     drive.train(12)
     shown = series(drive)
     assert shown["remesh_world_size",] == 2
@@ -125,7 +125,7 @@ def test_the_number_of_series_does_not_grow_with_what_has_happened():
         drive.park(drive.state.step)
         drive.train(drive.state.step + 1)
         drive.ready()
-        drive.all(ev.WorkerParked, at_step=drive.state.step, drained=True)
+        drive.park(drive.state.step, drained=True)
         drive.train(drive.state.step + 1)
     assert drive.state.last_generation > 200
     assert len(series(drive)) == before

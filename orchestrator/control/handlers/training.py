@@ -159,12 +159,8 @@ def _held(
     """
     if event.at_step is None:
         return None
-    if event.held_in is not None:
-        known = event.held_in in (current.generation, None if before is None else before[0])
-        return (event.held_in, event.at_step) if known else None
-    if current.has_steps or event.at_step == current.from_step:
-        return (current.generation, event.at_step)
-    return before if before is not None and before[1] == event.at_step else None
+    known = event.held_in in (current.generation, None if before is None else before[0])
+    return (event.held_in, event.at_step) if known else None
 
 
 def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:

@@ -130,8 +130,7 @@ class WorkerParked:
     """A trainer thread stands still outside of `generation`: fenced, or drained at a boundary.
 
     `at_step` is the step whose state it holds its part of, None if it holds none, and `held_in` the
-    generation in which it got that part: not this one, if it was fenced before it restored. It is
-    None in journals of versions whose workers held all of the state.
+    generation in which it got that part: not this one, if it was fenced before it restored.
     `records` are the steps that the controller may not have heard of yet.
     """
 
@@ -139,8 +138,8 @@ class WorkerParked:
     generation: int
     at_step: int | None
     drained: bool
+    held_in: int
     records: tuple[StepRecord, ...] = ()
-    held_in: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
