@@ -146,6 +146,23 @@ def bombed(folder, spot, bomb):
     return Altered(folder, ".metadata", encoded.replace(IN_PICKLE, bomb))
 
 
+@pytest.mark.parametrize("name", ["x" * 5_000, "\x1b[2J", ("model", "norm"), 7])
+def test_a_name_that_no_line_could_show_is_no_name_of_a_tensor(tmp_path, name):
+    """Parallel A8, security A3."""
+    dcp_folder(tmp_path, {"norm.weight": torch.zeros(8)})
+    metadata = dcp_folder(tmp_path / "other", {"norm.weight": torch.zeros(8)})
+    first(metadata.storage_data)[0].fqn = name
+    assert "is no name of a tensor" in tried(
+        places, Altered(tmp_path, ".metadata", pickled(metadata))
+    )
+    metadata.storage_data.clear()
+    told = metadata.state_dict_metadata
+    told[name] = told.pop("norm.weight")
+    said = tried(places, Altered(tmp_path, ".metadata", pickled(metadata)))
+    assert "is no name of a tensor" in said
+    check_line(said)
+
+
 def test_work_is_bounded_where_one_thing_is_told_of_many_times(tmp_path):
     """Security A3: each mention costs two bytes, and was looked at as a whole."""
     metadata = dcp_folder(tmp_path, {"norm.weight": torch.zeros(8)})
