@@ -104,7 +104,7 @@ def test_what_is_no_pickle_of_plain_data_is_an_error(encoded):
     ],
 )
 def test_what_could_harm_whoever_looks_at_it_is_an_error_of_one_line(encoded, text):
-    """Parallel A8, security A3."""
+    """parallel A8, security A3."""
     with pytest.raises(CheckpointError, match=text) as caught:
         plain_data(encoded, {"a.b"})
     assert len(str(caught.value)) < 300
