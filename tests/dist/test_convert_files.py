@@ -94,7 +94,7 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
 
 
 def test_imported_weights_are_the_masters_that_a_step_goes_on_from(folder):
-    """Cases B048, B049: of bf16 files, and exactly; a step of no length leaves them as they are."""
+    """cases B048, cases B049: of bf16 files, and exactly; a step of no length leaves them as they are."""
     tensors = {name: torch.full_like(value, 3.0) for name, value in tensors_of(folder).items()}
     exact = torch.full((MODEL.width,), 1 + 2**-12)
     rounded = {name: value.bfloat16() for name, value in tensors.items()}
@@ -234,7 +234,7 @@ def test_weights_that_are_no_plain_numbers_are_told(folder, dtype):
 
 
 def test_a_tied_model_may_hold_its_head_twice_but_no_other_one(folder):
-    """Cases B051: a head that was trained by itself is not left out in silence."""
+    """cases B051: a head that was trained by itself is not left out in silence."""
     tensors = tensors_of(folder)
     config = json.loads((folder / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps({**config, "tie_word_embeddings": True}))

@@ -66,7 +66,7 @@ def same(state, expected):
 
 @pytest.mark.parametrize("form", ["hf", "dcp"])
 def test_a_key_chooses_among_copies_and_without_one_nothing_is_imported(capsys, form):
-    """Inputs A2."""
+    """inputs A2."""
     right, other = values(), values(0.0)
     if form == "dcp":
         tensors = {f"model.{n}": t for n, t in other.items()}
@@ -90,7 +90,7 @@ WORDS = {"max_position_embeddings": 4096, "bos_token_id": 1, "eos_token_id": [2,
 
 
 def test_an_export_keeps_what_the_source_said_of_its_use(capsys):
-    """Inputs A7."""
+    """inputs A7."""
     hf_folder(Path("in"), values(), **WORDS, pad_token_id=0, initializer_range=0.5)
     told(capsys, "import", "--from", "hf", "in", "job.toml")
     out = told(capsys, "export", "runs/small", "--to", "hf", "out")
@@ -102,7 +102,7 @@ def test_an_export_keeps_what_the_source_said_of_its_use(capsys):
 
 
 def test_an_export_says_what_it_wrote_where_nothing_is_known(capsys):
-    """Inputs A7."""
+    """inputs A7."""
     dcp_folder(Path("in"), values())
     told(capsys, "import", "--from", "dcp", "in", "job.toml")
     out = told(capsys, "export", "runs/small", "--to", "hf", "out")
@@ -112,7 +112,7 @@ def test_an_export_says_what_it_wrote_where_nothing_is_known(capsys):
 
 
 def test_a_run_that_is_trained_on_longer_sequences_has_their_length(capsys):
-    """Inputs A7."""
+    """inputs A7."""
     hf_folder(Path("in"), values(), max_position_embeddings=8)
     told(capsys, "import", "--from", "hf", "in", "job.toml")
     out = told(capsys, "export", "runs/small", "--to", "hf", "out")
@@ -121,7 +121,7 @@ def test_a_run_that_is_trained_on_longer_sequences_has_their_length(capsys):
 
 
 def test_words_of_a_source_are_forgotten_with_its_run_and_told_when_damaged(capsys):
-    """Inputs A7: a fresh run in the same place is of no source; a damaged record is no source."""
+    """inputs A7: a fresh run in the same place is of no source; a damaged record is no source."""
     hf_folder(Path("in"), values(), **WORDS)
     told(capsys, "import", "--from", "hf", "in", "job.toml")
     (record,) = Path("runs/small").glob("*imported*")
@@ -143,7 +143,7 @@ def test_words_of_a_source_are_forgotten_with_its_run_and_told_when_damaged(caps
     ],
 )
 def test_words_of_a_source_that_cannot_be_are_refused(capsys, words, text):
-    """Inputs A7."""
+    """inputs A7."""
     hf_folder(Path("in"), values(), **words)
     error = told(capsys, "import", "--from", "hf", "in", "job.toml", code=2)
     assert text in error
@@ -153,7 +153,7 @@ def test_words_of_a_source_that_cannot_be_are_refused(capsys, words, text):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("form", ["hf", "dcp"])
 def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(capsys, form, number):
-    """Parallel A5: such a run is one of nothing but skipped steps."""
+    """parallel A5: such a run is one of nothing but skipped steps."""
     tensors = values()
     tensors["layers.0.ffn.up.weight"][3, 5] = number
     make = {"hf": hf_folder, "dcp": dcp_folder}[form]
@@ -166,7 +166,7 @@ def test_weights_that_are_not_finite_are_refused_by_the_tensors_name(capsys, for
 
 
 def test_weights_that_fp32_cannot_hold_are_refused_too(capsys):
-    """Parallel A5: finite where they lie, and infinite in the run."""
+    """parallel A5: finite where they lie, and infinite in the run."""
     tensors = values()
     tensors["norm.weight"] = tensors["norm.weight"].double()
     tensors["norm.weight"][2] = 1e300
@@ -184,7 +184,7 @@ def dcp_folder_of_doubles(folder, tensors):
 
 
 def test_a_tied_model_that_is_not_finite_is_told_as_that(capsys):
-    """Parallel A5: it was told that its head is not the embedding, since NaN is not itself."""
+    """parallel A5: it was told that its head is not the embedding, since NaN is not itself."""
     tensors = values()
     tensors["embedding.weight"][7, 1] = float("nan")
     tensors["head.weight"] = tensors["embedding.weight"].clone()
@@ -195,7 +195,7 @@ def test_a_tied_model_that_is_not_finite_is_told_as_that(capsys):
 
 
 def test_an_embedding_that_no_job_can_have_is_refused_by_its_rows(capsys):
-    """Parallel A6: without a config.json the rows of the embedding tell it."""
+    """parallel A6: without a config.json the rows of the embedding tell it."""
     tensors = values() | {n: torch.zeros(70_000, 8) for n in ("embedding.weight", "head.weight")}
     dcp_folder(Path("in"), tensors)
     error = told(capsys, "import", "--from", "dcp", "in", "job.toml", code=2)

@@ -40,7 +40,7 @@ def copies(*prefixes, names=None):
 )
 @pytest.mark.parametrize("named", [ours, theirs])
 def test_several_copies_are_refused_with_the_keys_that_choose_one(prefixes, named):
-    """Inputs A2."""
+    """inputs A2."""
     found = copies(*prefixes, names=named())
     with pytest.raises(CheckpointError) as caught:
         names_in(found, model())
@@ -51,7 +51,7 @@ def test_several_copies_are_refused_with_the_keys_that_choose_one(prefixes, name
 
 
 def test_copies_under_either_names_are_copies_too():
-    """Inputs A2."""
+    """inputs A2."""
     found = copies("model.", names=ours()) | copies("ema.")
     with pytest.raises(CheckpointError, match=r"--key ema or --key model"):
         names_in(found, model())
@@ -59,7 +59,7 @@ def test_copies_under_either_names_are_copies_too():
 
 
 def test_a_key_that_is_not_there_is_told_with_those_that_are():
-    """Inputs A2."""
+    """inputs A2."""
     with pytest.raises(CheckpointError, match=r"--key emma: .*--key ema or --key model"):
         names_in(copies("model.", "ema."), model(), "emma")
     with pytest.raises(CheckpointError, match=r"--key ema: .*use --key ''"):
@@ -67,7 +67,7 @@ def test_a_key_that_is_not_there_is_told_with_those_that_are():
 
 
 def test_a_copy_that_is_not_whole_is_still_a_copy():
-    """Inputs A2: which of the two was meant is not for us to guess."""
+    """inputs A2: which of the two was meant is not for us to guess."""
     found = copies("model.") | {n for n in copies("ema.") if "layers.1." not in n}
     with pytest.raises(CheckpointError, match=r"--key ema or --key model"):
         names_in(found, model(num_layers=1))
@@ -76,7 +76,7 @@ def test_a_copy_that_is_not_whole_is_still_a_copy():
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("named", [ours, theirs])
 def test_what_wrappers_put_into_names_is_passed_over(wrapper, named):
-    """Inputs C1."""
+    """inputs C1."""
     within = [
         name.replace(".layers.0.", f".layers.0.{wrapper}.")
         .replace("layers.1.", f"{wrapper}.layers.1.{wrapper}.{wrapper}.")
@@ -91,7 +91,7 @@ def test_what_wrappers_put_into_names_is_passed_over(wrapper, named):
 
 
 def test_an_infix_of_nobody_that_is_known_is_named():
-    """Inputs C1: nothing is missing."""
+    """inputs C1: nothing is missing."""
     found = [name.replace("layers.0.", "layers.0.shell.inner.") for name in theirs()]
     with pytest.raises(CheckpointError) as caught:
         names_in(found, model())
@@ -105,7 +105,7 @@ def test_an_infix_of_nobody_that_is_known_is_named():
 
 
 def test_one_name_with_and_without_a_wrapper_is_refused():
-    """Inputs C1: of two tensors for one place none is taken."""
+    """inputs C1: of two tensors for one place none is taken."""
     wrapped = "model.layers.0.module.input_layernorm.weight"
     double = "model.layers.0._orig_mod.input_layernorm.weight"
     found = [n for n in theirs() if n != "model.layers.0.input_layernorm.weight"]
@@ -118,7 +118,7 @@ def test_one_name_with_and_without_a_wrapper_is_refused():
 @pytest.mark.parametrize("prefix", ["", "module.", "model._orig_mod."])
 @pytest.mark.parametrize("named", [ours, theirs])
 def test_the_head_beside_a_tied_model_is_found_where_its_copy_is(prefix, named):
-    """Inputs A2, C1, cases B051: else it is not seen that it is another than the embedding."""
+    """inputs A2, inputs C1, cases B051: else nobody sees that it is another."""
     found = copies(prefix, names=named()) | copies("ema.", names=named())
     key = prefix.rstrip(".")
     head = named()[-1]
@@ -128,7 +128,7 @@ def test_the_head_beside_a_tied_model_is_found_where_its_copy_is(prefix, named):
 
 
 def test_more_layers_than_there_are_tensors_are_refused_before_any_is_named():
-    """Parallel A8, security A3: shapes were built for each layer that a config.json claims."""
+    """parallel A8, security A3: shapes were built for each layer that a config.json claims."""
     deep = model(num_layers=2**20)
     with pytest.raises(CheckpointError, match=r"1048576 layers, .* 21 tensors"):
         names_in(theirs(), deep)

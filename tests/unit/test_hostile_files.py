@@ -126,7 +126,7 @@ UNASKED = {(with_version, "long text"), (with_version, "huge number")}
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_in_a_table_of_contents_is_one_line(tmp_path, bomb):
-    """Parallel A8, security A3: SIGSEGV, RecursionError, a message of 2**60 elements."""
+    """parallel A8, security A3: SIGSEGV, RecursionError, a message of 2**60 elements."""
     storages = [bombed(tmp_path / spot.__name__, spot, BOMBS[bomb]) for spot in SPOTS]
     found = forked(lambda: [counted(tried, places, storage) for storage in storages])
     for spot, (said, calls) in zip(SPOTS, found, strict=True):
@@ -146,8 +146,25 @@ def bombed(folder, spot, bomb):
     return Altered(folder, ".metadata", encoded.replace(IN_PICKLE, bomb))
 
 
+@pytest.mark.parametrize("name", ["x" * 5_000, "\x1b[2J", ("model", "norm"), 7])
+def test_a_name_that_no_line_could_show_is_no_name_of_a_tensor(tmp_path, name):
+    """parallel A8, security A3."""
+    dcp_folder(tmp_path, {"norm.weight": torch.zeros(8)})
+    metadata = dcp_folder(tmp_path / "other", {"norm.weight": torch.zeros(8)})
+    first(metadata.storage_data)[0].fqn = name
+    assert "is no name of a tensor" in tried(
+        places, Altered(tmp_path, ".metadata", pickled(metadata))
+    )
+    metadata.storage_data.clear()
+    told = metadata.state_dict_metadata
+    told[name] = told.pop("norm.weight")
+    said = tried(places, Altered(tmp_path, ".metadata", pickled(metadata)))
+    assert "is no name of a tensor" in said
+    check_line(said)
+
+
 def test_work_is_bounded_where_one_thing_is_told_of_many_times(tmp_path):
-    """Security A3: each mention costs two bytes, and was looked at as a whole."""
+    """security A3: each mention costs two bytes, and was looked at as a whole."""
     metadata = dcp_folder(tmp_path, {"norm.weight": torch.zeros(8)})
     index, info = first(metadata.storage_data)
     index.__dict__ |= {f"field {number}": number for number in range(2_000)}
@@ -172,7 +189,7 @@ class _SameKey(dict):
 
 
 def test_a_table_of_contents_that_is_too_long_is_told_so(dcp):
-    """Security A3: it was cut and called damaged."""
+    """security A3: it was cut and called damaged."""
 
     class Endless(LocalStorage):
         def get_range(self, _path, _offset, length):
@@ -213,7 +230,7 @@ PIECES = (
 
 @pytest.mark.parametrize("number", range(6))
 def test_mutations_of_a_table_of_contents(dcp, number):
-    """Parallel A8, security A3: 300 of them; each gives the right places or one line."""
+    """parallel A8, security A3: 300 of them; each gives the right places or one line."""
     right = places(LocalStorage(dcp))
     data = (dcp / ".metadata").read_bytes()
     rng = random.Random(f"metadata {number}")
@@ -250,7 +267,7 @@ def check_places(found, right):
 
 @pytest.mark.parametrize("number", range(8))
 def test_mutations_of_an_archive(tmp_path, number):
-    """Security A3: NotImplementedError and OSError of zipfile were called a bug in remesh."""
+    """security A3: NotImplementedError and OSError of zipfile were called a bug in remesh."""
     dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
     right = places(LocalStorage(tmp_path))
     data = (tmp_path / DCP_FILE).read_bytes()
@@ -266,7 +283,7 @@ def test_mutations_of_an_archive(tmp_path, number):
 
 @pytest.mark.parametrize("what", ["version", "offset"])
 def test_an_archive_that_zipfile_cannot_read_is_one_line_with_file_and_tensor(tmp_path, what):
-    """Security A3: it was NotImplementedError, and OSError, from zipfile and from our own seek."""
+    """security A3: it was NotImplementedError, and OSError, from zipfile and from our own seek."""
     dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
     data = bytearray((tmp_path / DCP_FILE).read_bytes())
     if what == "version":
@@ -278,7 +295,7 @@ def test_an_archive_that_zipfile_cannot_read_is_one_line_with_file_and_tensor(tm
 
 
 def test_an_archives_table_is_read_within_bounds(tmp_path):
-    """Security A3: a table of a million entries, read again for each box that points at it."""
+    """security A3: a table of a million entries, read again for each box that points at it."""
     metadata = dcp_folder(tmp_path, {"norm.weight": torch.arange(8.0)})
     path = tmp_path / DCP_FILE
     with zipfile.ZipFile(path) as archive:
@@ -316,7 +333,7 @@ ABSURD = {
 
 @pytest.mark.parametrize("key", ABSURD)
 def test_a_value_that_cannot_be_is_refused_by_its_key_before_anything_is_built(hf, key):
-    """Security A3, parallel A8: divisors up to 10**30, shapes of 10**7 layers."""
+    """security A3, parallel A8: divisors up to 10**30, shapes of 10**7 layers."""
     told = json.loads((hf / "config.json").read_text())
     said, calls = forked(counted, tried, model_of, {**told, key: ABSURD[key]}, 16, cpu_s=2)
     assert said.startswith(f"config.json: {key}")
@@ -326,7 +343,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_key_before_anything_is_built(h
 
 @pytest.mark.parametrize("number", range(8))
 def test_mutations_of_a_config_json(hf, number):
-    """Security A3, parallel A8: 400 of them; each gives what the file says, or one line."""
+    """security A3, parallel A8: 400 of them; each gives what the file says, or one line."""
     data = (hf / "config.json").read_bytes()
     rng = random.Random(f"config {number}")
 
@@ -359,7 +376,7 @@ def with_header(header, rest):
 
 @pytest.mark.parametrize("number", range(2))
 def test_mutations_of_a_safetensors_header(hf, number):
-    """Security A3: what is read where the library of safetensors reads it, or one line."""
+    """security A3: what is read where the library of safetensors reads it, or one line."""
     data = (hf / "model.safetensors").read_bytes()
     header, rest = header_and_rest(data)
     config = read_model(LocalStorage(hf), 16)
@@ -396,7 +413,7 @@ def peer_takes(data):
 
 @pytest.mark.parametrize("change", ["overlap", "hole"])
 def test_tensors_of_a_file_lie_one_behind_the_other(hf, change):
-    """Security A3: two names for the same bytes, as the format forbids, gave wrong weights."""
+    """security A3: two names for the same bytes, as the format forbids, gave wrong weights."""
     header, rest = header_and_rest((hf / "model.safetensors").read_bytes())
     told = json.loads(header)
     query = told["model.layers.0.self_attn.q_proj.weight"]
@@ -422,7 +439,7 @@ def test_tensors_of_a_file_lie_one_behind_the_other(hf, change):
     ],
 )
 def test_a_header_of_absurd_names_and_shapes_is_one_line(hf, told):
-    """Security A3."""
+    """security A3."""
     data = with_header(json.dumps(told).encode(), bytes(4))
     config = read_model(LocalStorage(hf), 16)
     said = tried(open_weights, Altered(hf, "model.safetensors", data), config)
@@ -443,7 +460,7 @@ class InMemory(dict):
 
 
 def test_an_index_is_looked_through_once(hf):
-    """Security A3: all of its names were looked through for each of its files."""
+    """security A3: all of its names were looked through for each of its files."""
     weight_map = {f"t{number}": "z.safetensors" for number in range(2_000)}
     storage = InMemory()
     for number in range(40):
@@ -467,7 +484,7 @@ def striped(count):
 
 
 def test_a_tensor_in_thousands_of_boxes_is_seen_to_be_whole_in_linear_work():
-    """Security A3: 10 MB of boxes kept the import busy for hours."""
+    """security A3: 10 MB of boxes kept the import busy for hours."""
     boxes = striped(300)
     problems, calls = counted(lambda: cover_problems(boxes))
     assert problems == ()

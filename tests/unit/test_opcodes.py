@@ -90,6 +90,26 @@ def test_what_is_no_pickle_of_plain_data_is_an_error(encoded):
         plain_data(encoded, ())
 
 
+@pytest.mark.parametrize(
+    ("encoded", "text"),
+    [
+        (b"\x80\x04)\x8c\x04name\x93.", "names something by what is no text"),
+        (b"\x80\x04\x8c\x04name)\x93.", "names something by what is no text"),
+        (b"\x80\x04\x8c\x01a\x8c\x01b\x93]R.", "calls something with what is no tuple"),
+        (b"\x80\x04]q\0h\0a.", "changes what is in another value already"),
+        (b"\x80\x04" + b"]" * 70 + b"a" * 69 + b".", "nested more than 64 deep"),
+        (b"\x80\x04)" + b"\x85" * 70 + b".", "nested more than 64 deep"),
+        (b"\x80\x04]" + b"q\0h\0h\0\x86" * 12 + b".", "holds more than"),
+        (b"\x80\x04F" + b"x" * 10**6 + b"\n.", "could not convert"),
+    ],
+)
+def test_what_could_harm_whoever_looks_at_it_is_an_error_of_one_line(encoded, text):
+    """parallel A8, security A3."""
+    with pytest.raises(CheckpointError, match=text) as caught:
+        plain_data(encoded, {"a.b"})
+    assert len(str(caught.value)) < 300
+
+
 def test_no_file_is_unpickled_anywhere():
     """What loads a pickle is not even named; torch.distributed.checkpoint only ever writes here."""
     folders = [ROOT / name for name in ("api", "orchestrator", "actors", "parallel", "data")]

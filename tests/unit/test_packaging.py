@@ -34,6 +34,7 @@ PURE = {
         "files.convert_config",
         "files.convert_names",
         "files.fused",
+        "files.nesting",
         "files.opcodes",
         "files.ranged_file",
         "optim.lr",

@@ -47,7 +47,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("values", IMPORTED.values(), ids=IMPORTED)
 def test_the_family_of_llama_2_is_read_and_a_job_may_say_so(values):
-    """Inputs B5."""
+    """inputs B5."""
     found = model_of(values, 128)
     table = ModelTable(
         num_layers=found.num_layers,
@@ -64,7 +64,7 @@ def test_the_family_of_llama_2_is_read_and_a_job_may_say_so(values):
 
 @pytest.mark.parametrize(("values", "text"), REFUSED.values(), ids=REFUSED)
 def test_what_no_job_can_say_is_refused_by_name_and_not_with_a_table_for_the_job(values, text):
-    """Inputs B5, parallel A6: the cure was a vocab_size that the job file refuses."""
+    """inputs B5, parallel A6: the cure was a vocab_size that the job file refuses."""
     with pytest.raises(CheckpointError) as caught:
         model_of(values, 128)
     assert text in str(caught.value)
@@ -72,7 +72,7 @@ def test_what_no_job_can_say_is_refused_by_name_and_not_with_a_table_for_the_job
 
 
 def test_the_bounds_of_a_config_json_are_those_of_a_job_file():
-    """Parallel A6."""
+    """parallel A6."""
     largest = config("llama", 1, 2**20, 1, 1, 2**20, 2**16)
     found = model_of(largest, 8)
     ModelTable(num_layers=1, width=found.width, num_heads=1, ffn_width=2**20, vocab_size=2**16)
@@ -84,13 +84,14 @@ def test_the_bounds_of_a_config_json_are_those_of_a_job_file():
 
 
 def test_readme_and_help_say_what_can_be_imported_where_they_claim_it(capsys):
-    """Inputs B5, parallel A6."""
+    """inputs B5, parallel A6."""
     assert main(["checkpoint", "import", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     row = next(line for line in README.splitlines() if line.startswith("| `remesh checkpoint imp"))
     for text in (shown, row):
         assert "Llama 2" in text
         assert "65,536" in text
-    paragraph = next(line for line in README.splitlines() if line.startswith("What can be import"))
-    for name in ("TinyLlama", "SmolLM2", "Llama 3", "Qwen3", "rotary"):
+    lines = README.splitlines()
+    paragraph = next(line for line in lines if line.startswith("What can be imported"))
+    for name in ("TinyLlama", "SmolLM2", "Yi-6B", "Llama 3", "Qwen3", "65,536", "rotary"):
         assert name in paragraph
