@@ -1,5 +1,6 @@
 """Committing a checkpoint: the manifest is put if this controller still holds the run."""
 
+import math
 from contextlib import suppress
 from importlib.metadata import version
 
@@ -23,7 +24,7 @@ _MAX_LOSSES = 10_000
 
 
 class LossesByStep:
-    """The losses of the newest steps, by which checkpoints are the best ones.
+    """The losses of the newest steps, by which checkpoints are the best ones; only finite ones are.
 
     A controller that has taken over does not know those that the one before was told.
     """
@@ -34,7 +35,9 @@ class LossesByStep:
     def note(self, event: Event) -> None:
         if isinstance(event, StepsDone | WorkerParked):
             for record in event.records:
-                self._of_step[record.step] = record.did.loss
+                self._of_step.pop(record.step, None)
+                if math.isfinite(record.did.loss):
+                    self._of_step[record.step] = record.did.loss
         while len(self._of_step) > _MAX_LOSSES:
             del self._of_step[next(iter(self._of_step))]
 

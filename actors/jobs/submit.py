@@ -159,6 +159,7 @@ def _control_options(
         max_nodes=elastic.max_nodes or MANY_NODES,
         max_failures=elastic.max_failures,
         healthy_steps=elastic.healthy_steps,
+        max_skipped_steps=spec.job.train.max_skipped_steps,
         patience_s=elastic.patience_s,
         wait_limit_s=elastic.wait_limit_s,
         resume=checkpoints[0] if checkpoints else FreshState(),

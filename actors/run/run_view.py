@@ -1,6 +1,5 @@
 """A run in numbers: for the driver's progress line, for `remesh status`, and for the report."""
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.accounts.ledger import Ledger, Span
+from remesh.orchestrator.accounts.plain_values import plain
 from remesh.orchestrator.accounts.view import View, view_of
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
@@ -86,7 +86,7 @@ def failed(status: RunStatus, error: Exception) -> RunStatus:
 
 def status_of(view: View) -> dict[str, Any]:
     """The view as plain JSON values."""
-    values: dict[str, Any] = json.loads(json.dumps(asdict(view)))
+    values: dict[str, Any] = plain(asdict(view))
     values["layout"] = layout_text(view.layout)
     for entry, life in zip(values["generations"], view.generations, strict=True):
         entry["layout"] = layout_text(life.layout)
@@ -122,14 +122,17 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
     last = max(machines[-1].state.step, machines[-1].options.first_step)
     span = Span(first=0, last=last, global_batch=job.train.global_batch)
     losses = [record.did.loss if record else None for record in ledger.trained(lineage, span)]
-    return {
-        "status": status,
-        "steps": last,
-        "final_loss": losses[-1] if losses else None,
-        "losses": losses,
-        "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
-        "generations": generations,
-    }
+    told: dict[str, Any] = plain(
+        {
+            "status": status,
+            "steps": last,
+            "final_loss": losses[-1] if losses else None,
+            "losses": losses,
+            "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
+            "generations": generations,
+        }
+    )
+    return told
 
 
 def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any]]:

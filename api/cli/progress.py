@@ -3,6 +3,7 @@
 Announcements, one sentence an event, stand above it and stay.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ def progress_line(status: RunStatus) -> str:
     """Step, loss, tokens/s, layout, generation and workers, as far as they are known."""
     parts = [f"step {status.step}/{status.steps}"]
     if status.loss is not None:
-        parts.append(f"loss {status.loss:.4f}")
+        parts.append(f"loss {loss_text(status.loss)}")
     if status.tokens_per_s is not None:
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     if status.layout:
@@ -31,6 +32,10 @@ def progress_line(status: RunStatus) -> str:
     parts.append(f"{status.workers} worker{'' if status.workers == 1 else 's'}")
     parts.append(status.phase.lower())
     return "  ".join(parts)
+
+
+def loss_text(loss: float) -> str:
+    return f"{loss:.4f}" if math.isfinite(loss) else "not finite"
 
 
 def open_display(console: Console) -> "LiveDisplay | PlainDisplay":

@@ -14,7 +14,7 @@ from rich.console import Console
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import open_display
+from remesh.cli.progress import loss_text, open_display
 from remesh.data.durable import durable_file
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
@@ -143,5 +143,5 @@ def _is_report(path: Path) -> bool:
 
 
 def _last_words(status: RunStatus) -> str:
-    loss = "" if status.loss is None else f", loss {status.loss:.4f}"
+    loss = "" if status.loss is None else f", loss {loss_text(status.loss)}"
     return f"{status.status} at step {status.step}{loss}: {status.reason}"

@@ -19,6 +19,7 @@ from remesh.orchestrator.user_errors import UserError
 
 RUNS = Path("runs")
 SENTENCE = "reason"
+MEASURED = ("loss", "grad_norm")  # of a step that was done: null for what is not finite
 MOMENT_S = 1e9  # seconds above this count from 1970: they are a moment, not a duration
 
 
@@ -101,6 +102,8 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _cell(key: str, value: Any) -> str:  # noqa: PLR0911 - a line for each shape
     match value:
+        case None if key in MEASURED:
+            return "not finite"
         case None | "" | []:
             return "-"
         case float() if _is_moment(key, value):

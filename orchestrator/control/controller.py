@@ -6,6 +6,7 @@ function it is and whose word counts.
 
 from remesh.orchestrator.control.handlers.nodes import settle_nodes
 from remesh.orchestrator.control.handlers.staffing import refill
+from remesh.orchestrator.control.handlers.stopping import end_if_nothing_is_learned
 from remesh.orchestrator.control.handlers.table import dispatch
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.state import State
@@ -31,6 +32,7 @@ class Controller:
         turn = Turn(options=self.options, state=self.state, now_s=now_s)
         if self.state.phase not in ENDED:
             dispatch(turn, event)
+            end_if_nothing_is_learned(turn)
             settle_nodes(turn)
             refill(turn)
         return turn.commands

@@ -118,6 +118,9 @@ class TrainTable(BaseModel):
     `dtype` is that of the arithmetic and of the weights it works with, `grad_dtype` the one in
     which gradients are added up and sent; master weights and optimizer states are fp32 always.
     `recompute` trades time for memory in every `recompute_every`-th layer.
+
+    A step whose loss or gradient is not finite updates nothing; `max_skipped_steps` of them in a
+    row end the run.
     """
 
     model_config = TABLE
@@ -139,6 +142,7 @@ class TrainTable(BaseModel):
     dtype: FloatKind = "fp32"
     grad_dtype: FloatKind = "fp32"
     z_loss: NotNegative = 0.0
+    max_skipped_steps: Count = 10
     recompute: Literal["none", "attention", "full"] = "none"
     recompute_every: Dimension = 1
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class StepResult:
     """The same on every rank, bit for bit.
 
-    `loss` is the mean over the step's tokens in nats, 0 without any token; `digest` is that of its
-    `samples`. `applied` is False for a skipped update. The rest is what all ranks agreed on for the
-    time after the step: `stable_step` is the newest of which all have a sealed snapshot, `snapshot`
-    whether all are ready to take one of this step.
+    `loss` is the mean over the step's tokens in nats, NaN where that of any microbatch is not
+    finite; `digest` is that of its `samples`. `applied` is False for a skipped update. The rest is
+    what all ranks agreed on for the time after the step: `stable_step` is the newest of which all
+    have a sealed snapshot, `snapshot` whether all are ready to take one of this step.
     """
 
     loss: float

@@ -1,5 +1,6 @@
 """Which checkpoints of a run stay: a pure decision; `checkpoint.prune` carries it out."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -52,8 +53,9 @@ def _best(
     metrics: Mapping[CheckpointRef, Metrics],
 ) -> list[CheckpointRef]:
     sign = -1 if policy.higher_is_better else 1
-    rated = [ref for ref in newest_first if policy.metric in metrics.get(ref, {})]
-    return sorted(rated, key=lambda ref: sign * metrics[ref][policy.metric])
+    values = {ref: metrics.get(ref, {}).get(policy.metric, math.nan) for ref in newest_first}
+    rated = [ref for ref, value in values.items() if math.isfinite(value)]
+    return sorted(rated, key=lambda ref: sign * values[ref])
 
 
 def _way_back(newest_first: Iterable[CheckpointRef]) -> list[CheckpointRef]:

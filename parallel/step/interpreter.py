@@ -92,7 +92,7 @@ class Interpreter:
     def _update(self) -> None:
         total, spec = self._total, self._assembly.spec
         lr = lr_at(spec.lr, self._step)
-        norm = self._norm / total.tokens if total.tokens else 0.0
+        norm = self._norm / total.tokens if total.tokens else math.nan
         applied = total.is_finite and math.isfinite(norm) and total.tokens > 0
         if applied:
             factor = clip_factor(norm, spec.clip) / total.tokens

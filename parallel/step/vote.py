@@ -15,6 +15,7 @@ from remesh.parallel.numerics.losses import Losses
 from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
+MOST_NATS = 1 << 14  # a token: no model that learns has more, and 2^25 tokens of it still add up
 NEVER = 1 << 52  # a step that no job reaches, and that is exact as a float
 
 
@@ -41,13 +42,16 @@ class Ballot:
     def count(self, losses: Losses, samples: SampleSums | None) -> None:
         """Fills in a microbatch; without its samples only whether its loss is finite.
 
+        One that is too large for the sum counts as not finite too.
+
         Cost: waits for the device.
         """
         value = losses.cross_entropy.item()
-        self.nonfinite += not math.isfinite(value)
+        is_number = math.isfinite(value) and abs(value) <= MOST_NATS * max(1, losses.num_tokens)
+        self.nonfinite += not is_number
         if samples is None:
             return
-        self.loss_units += round(value * LOSS_UNITS) if math.isfinite(value) else 0
+        self.loss_units += round(value * LOSS_UNITS) if is_number else 0
         self.tokens += losses.num_tokens
         high, low, count = samples
         self.digest_high += high
@@ -56,8 +60,10 @@ class Ballot:
 
     @property
     def loss(self) -> float:
-        """The mean over the tokens in nats, 0 without any token."""
-        return self.loss_units / (LOSS_UNITS * self.tokens) if self.tokens else 0.0
+        """The mean over the tokens in nats; NaN without any, or if that of a microbatch is none."""
+        if self.nonfinite or not self.tokens:
+            return math.nan
+        return self.loss_units / (LOSS_UNITS * self.tokens)
 
     @property
     def is_finite(self) -> bool:

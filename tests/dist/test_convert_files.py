@@ -94,7 +94,7 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
 
 
 def test_imported_weights_are_the_masters_that_a_step_goes_on_from(folder):
-    """cases B048, cases B049: of bf16 files, exactly; a step of no length leaves them as they are."""
+    """cases B048, cases B049: of bf16 files, exactly; a step of no length leaves them so."""
     tensors = {name: torch.full_like(value, 3.0) for name, value in tensors_of(folder).items()}
     exact = torch.full((MODEL.width,), 1 + 2**-12)
     rounded = {name: value.bfloat16() for name, value in tensors.items()}

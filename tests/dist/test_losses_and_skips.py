@@ -36,11 +36,13 @@ def ballot(mean, tokens, **more):
         ([ballot(1.0, 5), ballot(7.0, 1)], 2.0),  # the mean of means would be 4
         ([ballot(2.0, 10), ballot(8.0, 2)], 3.0),  # and here 5
         ([ballot(2.5, 4), ballot(0.0, 0)], 2.5),  # a rank without any token counts for nothing
-        ([ballot(0.0, 0), ballot(0.0, 0)], 0.0),
+        ([ballot(0.0, 0), ballot(0.0, 0)], math.nan),
+        ([ballot(4.0, 4), ballot(0.0, 4, nonfinite=1)], math.nan),  # inputs A1, parallel A4
     ],
 )
 def test_the_loss_is_the_mean_over_tokens_and_not_over_ranks(pool, ballots, mean):
-    assert [result.loss for result in pool.run(cast, 2, ballots)] == [mean, mean]
+    losses = [result.loss for result in pool.run(cast, 2, ballots)]
+    assert losses == pytest.approx([mean, mean], abs=0, nan_ok=True)
 
 
 def test_one_voice_is_enough_to_skip_to_drain_and_to_save(pool):
@@ -56,9 +58,21 @@ def test_a_ballot_counts_a_microbatch_or_only_whether_it_is_finite():
     counted = Ballot()
     counted.count(losses, (5, 6, 2))
     counted.count(losses, None)
+    assert (counted.loss, counted.is_finite) == (1.5, True)
     counted.count(replace(losses, cross_entropy=torch.tensor(math.nan), num_tokens=1), (1, 1, 1))
-    assert (counted.loss, counted.tokens, counted.sample_sums) == (1.0, 3, (6, 7, 3))
-    assert counted.nonfinite == 1
+    assert (counted.tokens, counted.sample_sums) == (3, (6, 7, 3))
+    assert (math.isnan(counted.loss), counted.nonfinite) == (True, 1)
+
+
+@pytest.mark.parametrize("loss", [1e30, 3e12, -1e13])
+def test_a_loss_too_large_for_the_sum_is_not_finite_and_kills_nobody(pool, loss):
+    """parallel A3: it overflowed the vote's integers, or wrapped them to a negative loss."""
+    losses = Losses(objective=torch.tensor(0.0), cross_entropy=torch.tensor(loss), num_tokens=2)
+    counted = Ballot()
+    counted.count(losses, (0, 0, 1))
+    values = {name: getattr(counted, name) for name in Ballot.__slots__}
+    for result in pool.run(cast, 2, [values, values]):
+        assert (math.isnan(result.loss), result.nonfinite) == (True, 2)
 
 
 def masked_gradient(seat, targets):
@@ -109,7 +123,8 @@ def test_masked_tokens_weigh_nothing_on_any_rank(pool, targets):
     num_tokens = max(1, losses.num_tokens)
     [expected] = torch.autograd.grad(losses.objective / num_tokens, weight)
     for mean, gradient in pool.run(masked_gradient, 2, targets):
-        assert mean == pytest.approx(losses.cross_entropy.item() / num_tokens, rel=1e-6)
+        expected_mean = losses.cross_entropy.item() / num_tokens if losses.num_tokens else math.nan
+        assert mean == pytest.approx(expected_mean, rel=1e-6, nan_ok=True)
         assert gradient == pytest.approx(expected.flatten().tolist(), abs=1e-6)
 
 
@@ -143,7 +158,8 @@ def test_one_bad_rank_makes_all_skip_the_step_and_go_on(pool, kind):
     outcomes = pool.run(poison, 4, 2, kind)
     assert len(set(outcomes)) == 1
     skipped_applied, kept, normal_applied, finite, _ = outcomes[0]
-    assert (skipped_applied, kept, normal_applied, finite) == (False, True, True, True)
+    assert (skipped_applied, kept, normal_applied) == (False, True, True)
+    assert finite == (kind != "loss")
 
 
 def rates(seat, first_steps):

@@ -1,3 +1,4 @@
+import math
 import random
 
 import pytest
@@ -42,6 +43,13 @@ def test_the_best_stay_in_either_direction_and_the_newer_of_equals():
 
 def test_one_without_the_metric_is_never_the_best():
     assert kept([10, 20, 30], {20: 5.0}, best=2) == [20, 30]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_one_whose_metric_is_not_finite_is_never_the_best(loss):
+    """inputs A1, parallel A4: it was told as 0.0, and the real best was deleted."""
+    assert kept([10, 20, 30], {10: 2.4, 20: loss}, best=1) == [10, 30]
+    assert kept([10, 20, 30], {10: 2.4, 20: loss}, best=1, higher_is_better=True) == [10, 30]
 
 
 def test_of_one_step_the_later_generation_is_newer():

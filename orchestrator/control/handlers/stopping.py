@@ -3,7 +3,7 @@
 from remesh.orchestrator.control.handlers.transitions import drain, end_stopped
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.words.events import StopRequested
-from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.phases import ENDED, Phase
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
@@ -24,3 +24,21 @@ def request_stop(turn: Turn, reason: str) -> None:
         drain(turn, save=True, reason=f"stopping: {reason}")
     else:
         turn.wait(turn.timers.drain_s(state.step_s))
+
+
+def end_if_nothing_is_learned(turn: Turn) -> None:
+    """After every event: too many steps in a row have updated nothing, and the next ones will not.
+
+    What was saved before them stands. To go on was the alternative: it ends after the last step,
+    with the model of the first of them and a curve that says nothing.
+    """
+    row, limit = turn.state.fruitless, turn.options.max_skipped_steps
+    if row.in_row < limit or turn.state.phase in ENDED:
+        return
+    last = row.first + row.in_row - 1
+    turn.end(
+        Phase.FAILED,
+        f"steps {row.first} to {last} updated nothing, train.max_skipped_steps = {limit} in a "
+        f"row: loss or gradient was not finite, at a learning rate of {row.lr:g}; start over "
+        f"with --fresh and a lower train.lr, or look at the data from step {row.first} on",
+    )

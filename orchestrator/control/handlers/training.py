@@ -172,6 +172,8 @@ def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:
             state.step = max(state.step, record.step)
             state.last = record
         state.budget.progress(record.step, turn.options.healthy_steps)
+        if said := state.fruitless.note(record):
+            turn.say(said)
     commit_complete(turn, state.current.generation)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from remesh.orchestrator.control.memory.budget import Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
 from remesh.orchestrator.control.memory.deadlines import Deadlines
+from remesh.orchestrator.control.memory.fruitless import Fruitless
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.membership import Roster
@@ -46,6 +47,7 @@ class State:
     lineage: Lineage = field(default_factory=Lineage)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     vaults: Vaults = field(default_factory=Vaults)
+    fruitless: Fruitless = field(default_factory=Fruitless)
     budget: Budget = field(default_factory=Budget)
     deadlines: Deadlines = field(default_factory=Deadlines)
 

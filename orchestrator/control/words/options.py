@@ -27,6 +27,7 @@ class Options:
     max_nodes: int = MANY_NODES
     max_failures: int = 8
     healthy_steps: int = 100
+    max_skipped_steps: int = 10
     patience_s: float = 0.5
     wait_limit_s: float = 600.0
     resume: CheckpointState | FreshState = field(default_factory=FreshState)
