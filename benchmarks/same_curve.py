@@ -69,7 +69,8 @@ def digests(folder: Path) -> Iterator[tuple[int, str]]:
 def found(value: object) -> Iterator[tuple[int, str]]:
     """(step, digest) of every record inside a JSON value, however it is nested there."""
     if isinstance(value, dict):
-        inner = {**value, **(value.get("result") or {})} if "result" in value else value
+        did = value.get("did")  # where a version keeps a step's result apart
+        inner = {**value, **did} if isinstance(did, dict) else value
         if {"step", "digest", "loss"} <= inner.keys():
             yield int(inner["step"]), str(inner["digest"])
         for one in value.values():
