@@ -215,13 +215,13 @@ def test_only_complete_sets_are_handed_out_once_and_with_their_records():
     checkpoints.add_files(files("a", 1, 20))
     checkpoints.add_files(files("a", 1, 20))
     checkpoints.add_files(files("stranger", 1, 20))
-    assert checkpoints.complete(1, 20) == []
+    assert checkpoints.complete(1, 20) is None
     checkpoints.add_files(files("b", 1, 20))
-    assert checkpoints.complete(1, 19) == []
-    ((step, save),) = checkpoints.complete(1, 20)
+    assert checkpoints.complete(1, 19) is None
+    step, save = checkpoints.complete(1, 20)
     assert step == 20
     assert [file.name for file in save.files] == ["a.safetensors", "b.safetensors"]
-    assert checkpoints.complete(1, 20) == []
+    assert checkpoints.complete(1, 20) is None
 
 
 def test_files_of_the_forerunner_still_count_those_of_an_abandoned_step_do_not():
@@ -229,6 +229,6 @@ def test_files_of_the_forerunner_still_count_those_of_an_abandoned_step_do_not()
     checkpoints.begin(1, frozenset({"a"}), 0)
     checkpoints.add_files(files("a", 1, 40))
     checkpoints.begin(2, frozenset({"a", "b"}), 20)
-    assert checkpoints.complete(1, 40) == []
+    assert checkpoints.complete(1, 40) is None
     checkpoints.add_files(files("a", 1, 20))
-    assert [step for step, _ in checkpoints.complete(1, 20)] == [20]
+    assert checkpoints.complete(1, 20)[0] == 20

@@ -9,7 +9,7 @@ from remesh.orchestrator.control.words.events import (
     FilesSaved,
     SaveFailed,
 )
-from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.records import CheckpointState
 
 
@@ -19,10 +19,13 @@ def on_files_saved(turn: Turn, event: FilesSaved) -> None:
 
 
 def commit_complete(turn: Turn, generation: int) -> None:
-    """Asks for the commit of every save whose files and records are all there."""
+    """Asks for the commit of the next save whose files and records are all there."""
     state = turn.state
-    heard_step = state.heard_step(generation)
-    for step, save in state.checkpoints.complete(generation, heard_step):
+    if state.phase in ENDED:
+        return
+    found = state.checkpoints.complete(generation, state.heard_step(generation))
+    if found is not None:
+        step, save = found
         files = tuple(sorted(save.files, key=lambda file: file.name))
         turn.do(Commit(generation=generation, step=step, files=files))
 
@@ -31,6 +34,7 @@ def on_committed(turn: Turn, event: CheckpointCommitted) -> None:
     if turn.state.checkpoints.committed(CheckpointState(step=event.step, name=event.name)):
         turn.say(f"checkpoint at step {event.step} is committed: {event.name}")
         settle_if_parked(turn)
+    commit_complete(turn, event.generation)
 
 
 def on_save_failed(turn: Turn, event: SaveFailed) -> None:
@@ -41,7 +45,9 @@ def on_commit_failed(turn: Turn, event: CommitFailed) -> None:
     if event.fenced:
         turn.end(Phase.FAILED, event.error)
     else:
+        turn.state.checkpoints.fail(event.generation, event.step)
         _without_checkpoint(turn, event, event.error)
+        commit_complete(turn, event.generation)
 
 
 def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:

@@ -16,11 +16,19 @@ MAX_RESTORE_FAILURES = 2
 
 @dataclass(slots=True, kw_only=True)
 class Save:
-    """A checkpoint in the making: the writers that have not reported, the files of the others."""
+    """A checkpoint in the making: the writers that have not reported, the files of the others.
+
+    `asked` for its commit; `failed` if that came to nothing.
+    """
 
     waiting: set[str]
     files: list[ShardFile] = field(default_factory=list)
     asked: bool = False
+    failed: bool = False
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.asked and not self.failed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,21 +86,35 @@ class Checkpoints:
         save = self.saves.get((generation, step))
         return save is None or worker in save.waiting
 
-    def complete(self, generation: int, heard_step: int) -> list[tuple[int, Save]]:
-        """Saves of a generation that can be committed now, by step; each is given out once."""
-        ready = []
-        for (older, step), save in self.saves.items():
-            if older == generation and step <= heard_step and not save.waiting and not save.asked:
+    def complete(self, generation: int, heard_step: int) -> tuple[int, Save] | None:
+        """The save of a generation that is to be committed now; each is given out once.
+
+        One after the other, by step: the commit of a newer one sweeps what an older one has left.
+        """
+        own = [
+            (step, save)
+            for (of, step), save in sorted(self.saves.items(), key=lambda item: item[0])
+            if of == generation
+        ]
+        if any(save.is_under_way for _, save in own):
+            return None
+        for step, save in own:
+            if step <= heard_step and not save.waiting and not save.asked:
                 save.asked = True
-                ready.append((step, save))
-        return ready
+                return step, save
+        return None
 
     def ask_again(self) -> list[int]:
         """The generations of the commits that are under way, which are given out once more."""
-        asked = [(generation, save) for (generation, _), save in self.saves.items() if save.asked]
-        for _, save in asked:
+        under_way = [(of, save) for (of, _), save in self.saves.items() if save.is_under_way]
+        for _, save in under_way:
             save.asked = False
-        return sorted({generation for generation, _ in asked})
+        return sorted({generation for generation, _ in under_way})
+
+    def fail(self, generation: int, step: int) -> None:
+        """A commit that came to nothing holds up no later one."""
+        if save := self.saves.get((generation, step)):
+            save.failed = True
 
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""
