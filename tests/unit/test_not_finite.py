@@ -55,6 +55,12 @@ def test_a_skipped_step_is_said_and_a_long_row_of_them_now_and_then():
     assert len(told) == 6
 
 
+def test_a_step_without_a_token_is_said_to_have_none():
+    drive = running(20)
+    (text,) = said(tell(drive, record(21, **RUINED, tokens=0)))
+    assert text == "step 21 updated nothing: it has no token"
+
+
 def test_a_step_that_is_told_twice_counts_once():
     drive = running(20, max_skipped_steps=3)
     for _ in range(3):

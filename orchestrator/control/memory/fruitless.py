@@ -24,4 +24,5 @@ class Fruitless:
         if self.in_row & (self.in_row - 1):
             return None
         row = f", {self.in_row} in a row" if self.in_row > 1 else ""
-        return f"step {record.step} updated nothing{row}: its loss or gradient is not finite"
+        why = "its loss or gradient is not finite" if record.did.tokens else "it has no token"
+        return f"step {record.step} updated nothing{row}: {why}"
