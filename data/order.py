@@ -47,11 +47,6 @@ def rows_of(start: int, stop: int, *, num_rows: int, seed: int, source: int = 0)
     return rows
 
 
-def row_of(position: int, *, num_rows: int, seed: int, source: int = 0) -> int:
-    """Row number at one sample position; in loops use `rows_of`."""
-    return int(rows_of(position, position + 1, num_rows=num_rows, seed=seed, source=source)[0])
-
-
 def mix64(words: Words) -> Words:
     """A bijection of 64-bit words in which every input bit reaches every output bit."""
     words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)

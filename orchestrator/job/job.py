@@ -74,11 +74,6 @@ class Job(BaseModel):
         return most - most % (self.zero.group or 1)
 
     @property
-    def smallest_mesh(self) -> int:
-        """Workers of the smallest mesh: one ZeRO group, or one replica."""
-        return self.parallel.tp * (self.zero.group or 1)
-
-    @property
     def largest_mesh(self) -> int:
         """Workers of the largest mesh, 0 if there can be none."""
         return self.parallel.tp * self.max_dp

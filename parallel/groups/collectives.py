@@ -33,14 +33,6 @@ def start_all_reduce_(group: Group, tensor: Tensor, op: Op = "sum") -> PendingOp
     return group.start(lambda pg: pg.allreduce([tensor], options), sent)
 
 
-def reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> None:
-    """`tensor` holds a part for each rank, one after the other; `out` is the own part's sum.
-
-    It may lie in the place of the own part.
-    """
-    start_reduce_scatter(group, out, tensor).wait()
-
-
 def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> PendingOperation:
     """On gloo the parts are exchanged and added here, which takes a third of its own one's time."""
     if group.size == 1:
@@ -53,17 +45,6 @@ def start_reduce_scatter(group: Group, out: Tensor, tensor: Tensor) -> PendingOp
     sizes = [parts.shape[1]] * group.size
     operation = start_all_to_all(group, parts.view(-1), tensor.view(-1), sizes, sizes)
     return operation.then(lambda: out.copy_(_add_up(parts).view_as(out)))
-
-
-def all_to_all(
-    group: Group,
-    out: Tensor,
-    tensor: Tensor,
-    out_sizes: Sequence[int],
-    sizes: Sequence[int],
-) -> None:
-    """Sends the next `sizes[r]` elements of a flat tensor to rank r; zero is a size."""
-    start_all_to_all(group, out, tensor, out_sizes, sizes).wait()
 
 
 def start_all_to_all(
@@ -98,14 +79,6 @@ def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> PendingOperat
     if out.is_cuda:
         return group.start(lambda pg: pg._allgather_base(out, tensor), sent)  # noqa: SLF001 - unregistered
     return group.start(lambda pg: [_broadcast(pg, parts[r], r) for r in range(group.size)], sent)
-
-
-def broadcast_(group: Group, tensor: Tensor, source: int) -> None:
-    """Every rank's tensor becomes the one of the rank `source`."""
-    if group.size == 1:
-        return
-    sent = tensor.nbytes if group.rank == source else 0
-    group.run(lambda pg: _broadcast(pg, tensor, source), sent)
 
 
 def _broadcast(process_group: dist.ProcessGroup, tensor: Tensor, source: int) -> dist.Work:

@@ -44,12 +44,6 @@ def square_sum(sums: Tensor, largest: float, num_chunks: int) -> SquareSum:
     return SquareSum(units=units, exponent=exponent)
 
 
-def exact_norm(gradient: Tensor) -> float:
-    """The 2-norm of a flat gradient; inf if an element is not finite."""
-    sums = chunk_sums(gradient)
-    return square_sum(sums, largest_of(sums), len(sums)).root
-
-
 def largest_of(sums: Tensor) -> float:
     """The largest chunk sum, 0 of none; inf if one is not finite."""
     largest = float(sums.max()) if len(sums) else 0.0

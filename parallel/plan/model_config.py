@@ -1,6 +1,5 @@
 """The shape of a decoder-only transformer as a value, and what follows from it without torch."""
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -100,10 +99,6 @@ def parameter_shapes(config: ModelConfig) -> Shapes:
 def block_parameters(config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """The same names by the block that computes with them: embedding, layers.0, ..., head."""
     return {block: tuple(shapes) for block, shapes in _blocks(config).items()}
-
-
-def num_parameters(config: ModelConfig) -> int:
-    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
 def _blocks(config: ModelConfig) -> dict[str, Shapes]:

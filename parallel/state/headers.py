@@ -9,10 +9,9 @@ manifest makes that large.
 """
 
 import base64
-import heapq
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,20 +90,6 @@ class ShardHeader:
     @property
     def fragments(self) -> tuple[Fragment, ...]:
         return tuple(part.fragment for part in self.parts)
-
-
-def shard_names(sizes_bytes: Mapping[str, int], num_writers: int) -> list[list[str]]:
-    """The tensors that each writer saves: every name once, bytes balanced, the same on all ranks.
-
-    Source: Graham 1969, largest first: at most 4/3 of the smallest possible maximum.
-    """
-    parts: list[list[str]] = [[] for _ in range(num_writers)]
-    loads = [(0, writer) for writer in range(num_writers)]
-    for name in sorted(sizes_bytes, key=lambda name: (-sizes_bytes[name], name)):
-        load_bytes, writer = heapq.heappop(loads)
-        parts[writer].append(name)
-        heapq.heappush(loads, (load_bytes + sizes_bytes[name], writer))
-    return parts
 
 
 def shard_key(fragment: Fragment) -> str:

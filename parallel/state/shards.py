@@ -6,7 +6,7 @@ the file, while training goes on.
 """
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import read_manifest
-from remesh.parallel.state.fragments import Fragment, whole
+from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import (
     DTYPES,
     ShardHeader,
@@ -24,19 +24,9 @@ from remesh.parallel.state.headers import (
     lay_out,
     sealed,
     shard_digest,
-    shard_key,
 )
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
-from remesh.parallel.state.storage import Blob, Storage
-
-
-def encode_shard(tensors: Mapping[str, Tensor], ref: CheckpointRef) -> bytearray:
-    """A copy of whole tensors as a shard, to be handed to `write_shard`."""
-    parts = [
-        (whole(name, tuple(tensor.shape), _dtype(tensor)), tensor)
-        for name, tensor in tensors.items()
-    ]
-    return encode_fragments(parts, ref)
+from remesh.parallel.state.storage import Storage
 
 
 def encode_fragments(
@@ -81,21 +71,6 @@ def put_shard(storage: Storage, path: str, encoded: bytearray, header: ShardHead
     if not _is_committed(storage, header.ref, file):
         storage.put(path, encoded)
     return file
-
-
-def decode_shard(encoded: Blob) -> tuple[ShardHeader, dict[str, Tensor]]:
-    """A copy of the tensors, by their names in the file; hashes are not looked at.
-
-    Raises: CheckpointError if the tensors are not those that the header promises.
-    """
-    header = header_of(encoded, size_bytes=len(encoded))
-    view = memoryview(encoded)
-    tensors = {}
-    for part in header.parts:
-        tensor = empty(part.fragment)
-        bytes_of(tensor).data[:] = view[part.start : part.end]
-        tensors[shard_key(part.fragment)] = tensor
-    return header, tensors
 
 
 def empty(fragment: Fragment) -> Tensor:

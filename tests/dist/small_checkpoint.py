@@ -2,15 +2,15 @@
 
 import torch
 from manifests import checkpoint_manifest
+from whole_shards import encode_shard, shard_names
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.headers import shard_names
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import (
     CheckpointRef,
     shard_file_name,
 )
-from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.shards import write_shard
 
 
 def state(step):

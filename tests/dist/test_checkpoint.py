@@ -8,19 +8,20 @@ import pytest
 import safetensors.torch
 import torch
 from manifests import checkpoint_manifest
+from whole_shards import encode_shard, shard_names
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.headers import shard_digest, shard_names
+from remesh.parallel.state.headers import shard_digest
 from remesh.parallel.state.reading import read, verify
 from remesh.parallel.state.root_manifest import (
     CheckpointRef,
     DataPosition,
     shard_file_name,
 )
-from remesh.parallel.state.shards import encode_fragments, encode_shard, write_shard
+from remesh.parallel.state.shards import encode_fragments, write_shard
 from remesh.parallel.state.storage import Storage
 
 REF = CheckpointRef(step=20, generation=3)

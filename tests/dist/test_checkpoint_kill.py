@@ -8,12 +8,13 @@ import time
 import torch
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
+from whole_shards import encode_shard
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
-from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.shards import write_shard
 
 NUM_KILLS, MOST_KILLS = 20, 500
 NUM_WRITERS = 2

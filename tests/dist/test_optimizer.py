@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from remesh.parallel.optim.adamw import AdamW
-from remesh.parallel.optim.clip import clip_factor, exact_norm
+from remesh.parallel.optim.clip import chunk_sums, clip_factor, largest_of, square_sum
 from remesh.parallel.optim.lr import LrCurve, lr_at
 from remesh.parallel.optim.optimizer import MasterShard, Rates
 from remesh.parallel.plan.buckets import plan_flat
@@ -27,6 +27,12 @@ def shard_of(plan, values=None):
 
 def views(plan, flat):
     return {n: flat[p.start : p.stop].view(p.shape) for n, p in plan.places.items()}
+
+
+def exact_norm(gradient):
+    """The 2-norm of a flat gradient; inf if an element is not finite."""
+    sums = chunk_sums(gradient)
+    return square_sum(sums, largest_of(sums), len(sums)).root
 
 
 def test_updates_equal_those_of_torch():

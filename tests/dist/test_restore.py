@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_engine import spec, started, state_hash, work_of, zero
+from whole_shards import decode_shard
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.errors import GroupError
@@ -13,7 +14,7 @@ from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.reshard import ReshardError
 from remesh.parallel.state.root_manifest import CheckpointRef
-from remesh.parallel.state.shards import decode_shard, encode_fragments
+from remesh.parallel.state.shards import encode_fragments
 from remesh.parallel.step.engine import Engine
 
 

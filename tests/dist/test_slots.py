@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 from small_engine import MODEL, spec, started, work_of
+from whole_shards import decode_shard
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import whole_state
@@ -16,7 +17,7 @@ from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.root_manifest import CheckpointRef
-from remesh.parallel.state.shards import decode_shard, encode_fragments
+from remesh.parallel.state.shards import encode_fragments
 
 
 @dataclass(frozen=True, kw_only=True)

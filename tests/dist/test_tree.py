@@ -238,7 +238,7 @@ def reduce_scatter(seat):
     group = seat.form()
     parts = torch.arange(2.0 * seat.size) * (seat.rank + 1)
     out = torch.empty(2)
-    collectives.reduce_scatter(group, out, parts)
+    collectives.start_reduce_scatter(group, out, parts).wait()
     largest = torch.tensor([float(seat.rank), -float(seat.rank)])
     collectives.all_reduce_(group, largest, "max")
     group.close()

@@ -8,11 +8,12 @@ import gc
 
 import pytest
 import torch
+from sized import num_parameters
 from small_engine import formed, spec, work_of, zero
 from waiting import soon
 
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.model_config import ModelConfig, num_parameters
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
 from remesh.parallel.plan.schedules.operations import Vote
 from remesh.parallel.spec import Precision

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from sized import num_parameters
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
@@ -13,7 +14,7 @@ from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient, StoreServer
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.plan.model_config import ModelConfig, num_parameters
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, Precision
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.work import Work

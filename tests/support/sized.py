@@ -8,6 +8,7 @@ from tallied_drive import tallied
 
 from remesh.orchestrator.control.words.records import Member
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.reshard import HeldFragment, by_name
 
@@ -100,3 +101,7 @@ def scraped(num_nodes):
     """A run whose members a scrape tells one by one."""
     nodes = [(f"node-{number}", NODE) for number in range(num_nodes)]
     return tallied(1, nodes=nodes, max_dp=NODE * num_nodes)
+
+
+def num_parameters(config):
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())

@@ -4,13 +4,13 @@ import threading
 import pytest
 import torch
 from waiting import PATIENCE_S, soon
+from whole_shards import decode_shard
 
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
-from remesh.parallel.state.shards import decode_shard
 
 REF = CheckpointRef(step=20, generation=3)
 FOLDER = "step-00000020.gen-3"

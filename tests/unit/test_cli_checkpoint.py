@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from manifests import checkpoint_manifest
+from whole_shards import encode_shard
 
 import remesh.actors.checkpoints.exporting
 import remesh.actors.checkpoints.importing
@@ -26,7 +27,7 @@ from remesh.parallel.state.root_manifest import (
     CheckpointRef,
     shard_file_name,
 )
-from remesh.parallel.state.shards import encode_shard, write_shard
+from remesh.parallel.state.shards import write_shard
 
 MODEL = ModelConfig(
     num_layers=1, width=8, num_heads=2, num_kv_heads=1, ffn_width=12, vocab_size=256, seq_len=16

@@ -1,10 +1,10 @@
 import pytest
+from sized import num_parameters
 
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import (
     ModelConfig,
     block_parameters,
-    num_parameters,
     parameter_shapes,
 )
 
