@@ -13,19 +13,19 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A ratio above 1 means that Remesh is better."""
+    """A ratio above 1 means that Remesh is better. None stands for one over nothing."""
 
     case: str
     peer: str
     remesh: float
     other: float
     unit: str
-    ratio: float
+    ratio: float | None
 
 
 def cost(case: str, peer: str, costs: tuple[float, float], unit: str) -> Row:
     """A row of two costs, Remesh's first: less is better."""
-    return _row(case, peer, costs, unit, ratio=costs[1] / costs[0])
+    return _row(case, peer, costs, unit, ratio=costs[1] / costs[0] if costs[0] else None)
 
 
 def rate(case: str, peer: str, rates: tuple[float, float], unit: str) -> Row:
@@ -35,9 +35,10 @@ def rate(case: str, peer: str, rates: tuple[float, float], unit: str) -> Row:
 
 def report(benchmark: str, rows: Sequence[Row]) -> None:
     for row in rows:
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         print(
             f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
-            f" {row.ratio:9.2f} x  {row.peer}"
+            f" {ratio:>9} x  {row.peer}"
         )
     commit = ["git", "rev-parse", "--short", "HEAD"]
     result = {
@@ -52,7 +53,9 @@ def report(benchmark: str, rows: Sequence[Row]) -> None:
     (RESULTS / f"{benchmark}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
-def _row(case: str, peer: str, figures: tuple[float, float], unit: str, *, ratio: float) -> Row:
+def _row(
+    case: str, peer: str, figures: tuple[float, float], unit: str, *, ratio: float | None
+) -> Row:
     ours, theirs = figures
     return Row(
         case=case,
@@ -60,5 +63,5 @@ def _row(case: str, peer: str, figures: tuple[float, float], unit: str, *, ratio
         remesh=round(ours, 3),
         other=round(theirs, 3),
         unit=unit,
-        ratio=round(ratio, 3),
+        ratio=None if ratio is None else round(ratio, 3),
     )
