@@ -4,7 +4,6 @@ import shlex
 import tomllib
 from pathlib import Path
 
-import pytest
 from kuberay import DEPLOY, templates, the
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -44,7 +43,6 @@ def test_it_is_made_of_files_of_the_tree():
     assert ("USER", "1000") in steps()
 
 
-@pytest.mark.xfail(strict=True, reason="user 8")
 def test_it_can_save_to_every_store_whose_package_an_error_names():
     """user 8, inputs B6"""
     (installed,) = [rest for step, rest in steps() if step == "RUN" and "pip install" in rest]
@@ -52,7 +50,6 @@ def test_it_can_save_to_every_store_whose_package_an_error_names():
     assert own == f".[{','.join(STORES)}]"
 
 
-@pytest.mark.xfail(strict=True, reason="user 8")
 def test_the_package_of_each_store_is_pinned_within_its_range():
     """user 8"""
     for store, package in STORES.items():
@@ -61,7 +58,6 @@ def test_the_package_of_each_store_is_pinned_within_its_range():
         assert requirement.specifier.contains(pins()[canonicalize_name(package)])
 
 
-@pytest.mark.xfail(strict=True, reason="security A6")
 def test_its_base_is_one_exact_version_that_can_be_pinned_by_digest():
     """security A6: by --build-arg, as the digest is known only to who can ask a registry."""
     assert steps()[0][0] == "ARG"
@@ -70,7 +66,6 @@ def test_its_base_is_one_exact_version_that_can_be_pinned_by_digest():
     assert steps()[1] == ("FROM", f"${{{name}}}")
 
 
-@pytest.mark.xfail(strict=True, reason="user section 3")
 def test_it_says_what_it_is_and_ends_its_orphans():
     """user section 3: labels of OCI, and tini as the process that reaps."""
     labels = dict(
@@ -91,7 +86,6 @@ def test_it_says_what_it_is_and_ends_its_orphans():
     assert any(step == "RUN" and " tini " in f"{rest} " for step, rest in steps())
 
 
-@pytest.mark.xfail(strict=True, reason="security A6")
 def test_a_pod_writes_only_to_volumes_of_bounded_size():
     """security A6: the image is read-only, and so a pod's disk has a limit too."""
     assert set(said_to_be_writable()) == WRITABLE

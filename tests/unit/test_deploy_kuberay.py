@@ -139,7 +139,6 @@ def test_prometheus_finds_the_heads_by_the_service_of_the_manifests():
     assert found["port"] == service["spec"]["ports"][0]["port"] == the_job().metrics.port
 
 
-@pytest.mark.xfail(strict=True, reason="user section 3")
 def test_no_failure_makes_a_new_cluster_by_itself():
     """user section 3: KubeRay tries all failures again alike, a wrong job file (exit code 2) and
     a stop (143) too: its schema has no rule by exit code.
@@ -150,7 +149,6 @@ def test_no_failure_makes_a_new_cluster_by_itself():
     assert the("RayJob")["spec"]["backoffLimit"] == 0
 
 
-@pytest.mark.xfail(strict=True, reason="user section 3")
 def test_a_drain_of_nodes_leaves_a_run_the_pods_that_it_needs():
     """user section 3: a budget for the workers, and one that keeps the head."""
     budgets = [document for document in documents() if document["kind"] == "PodDisruptionBudget"]

@@ -2,7 +2,6 @@
 
 from ipaddress import ip_address, ip_network
 
-import pytest
 from kuberay import LABEL, the
 
 OWN = {"podSelector": {"matchLabels": LABEL}}
@@ -37,7 +36,6 @@ def test_only_pods_of_remesh_reach_the_ports_of_training():
     assert opened == {ports["dashboard"], ports["metrics"]}
 
 
-@pytest.mark.xfail(strict=True, reason="security A6")
 def test_a_pod_of_another_namespace_comes_in_only_where_that_is_named():
     """security A6: whoever may create a pod somewhere can give it the label of an operator."""
     peers = [peer for rule in policy()["ingress"] for peer in rule["from"]]
@@ -48,7 +46,6 @@ def test_a_pod_of_another_namespace_comes_in_only_where_that_is_named():
             assert "matchLabels" in peer["podSelector"]
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B6")
 def test_names_are_asked_of_the_cache_of_a_node_too():
     """inputs B6: with NodeLocal DNSCache pods ask an address of their node, not a pod."""
     blocks = [peer["ipBlock"]["cidr"] for peer in names_rule()["to"] if "ipBlock" in peer]
@@ -59,7 +56,6 @@ def test_names_are_asked_of_the_cache_of_a_node_too():
     }
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B6")
 def test_a_store_is_reached_by_a_policy_of_its_own():
     """inputs B6, user 8: policies add up, so whoever has a bucket applies this one as well."""
     store = the("NetworkPolicy", "remesh-store")["spec"]
@@ -75,7 +71,6 @@ def test_a_store_is_reached_by_a_policy_of_its_own():
     assert block["cidr"] == "0.0.0.0/0"
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B6")
 def test_without_that_policy_no_address_but_that_of_names_is_reached():
     """inputs B6"""
     blocks = [
