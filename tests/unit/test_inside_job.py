@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from remesh.cli.job_actions import SubmitRequest, submission_of
+from remesh.cli.main import main
 from remesh.cli.run_command import RunRequest, run_options
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
@@ -26,7 +27,6 @@ def options(*overrides, address=None):
     return run_options(request, load_job(TINY, overrides))
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B8")
 @pytest.mark.usefixtures("inside")
 def test_a_job_of_a_cluster_starts_no_cluster_inside_of_it():
     """inputs B8: the address is the one that Ray tells the job."""
@@ -38,7 +38,6 @@ def test_a_job_of_a_cluster_starts_no_cluster_inside_of_it():
     assert options(address=HEAD).address == HEAD
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B8")
 def test_a_job_that_is_not_told_its_cluster_is_refused_all_the_same(monkeypatch):
     """inputs B8"""
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
@@ -53,7 +52,6 @@ def test_an_address_in_the_environment_of_a_shell_is_none_of_ours(monkeypatch):
     assert options().address is None
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B8")
 @pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize("key", ["checkpoint.dir", "checkpoint.url", "data.dir"])
 def test_a_folder_that_ray_removes_with_the_job_holds_nothing_of_a_run(key):
@@ -62,7 +60,6 @@ def test_a_folder_that_ray_removes_with_the_job_holds_nothing_of_a_run(key):
         options(f"{key}={PACKAGE / 'runs' / 'rel'}", address=HEAD)
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B8")
 def test_a_relative_folder_is_seen_as_what_it_is_there(tmp_path, monkeypatch):
     """inputs B8: for `remesh run` and for `remesh submit`, which counts from the same folder."""
     package = tmp_path / PACKAGE.relative_to("/")
@@ -75,3 +72,11 @@ def test_a_relative_folder_is_seen_as_what_it_is_there(tmp_path, monkeypatch):
     kept = ("checkpoint.dir=/runs/tiny", "data.dir=/data")
     assert options(*kept, address=HEAD).address == HEAD
     assert submission_of(SubmitRequest(job=TINY, overrides=kept), package).folder == str(package)
+
+
+def test_an_imported_model_begins_no_run_there(capsys):
+    """inputs B8"""
+    place = f"checkpoint.dir={PACKAGE / 'runs'}"
+    command = ["checkpoint", "import", "weights", str(TINY), "--from", "hf", "--set", place]
+    assert main(command) == 2
+    assert "remesh: checkpoint.dir: " in capsys.readouterr().err
