@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import remesh.actors.checkpoints.importing  # noqa: F401 - at collection, not within a test's budget
 from remesh.cli.job_actions import SubmitRequest, submission_of
 from remesh.cli.main import main
 from remesh.cli.run_command import RunRequest, run_options
