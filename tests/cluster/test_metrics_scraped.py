@@ -112,6 +112,17 @@ def test_a_real_run_is_scraped_before_during_and_after_a_recovery(cluster, clust
     assert ended_well
     scraper.until(lambda: scraper.series("remesh_step") == {}, SEEN_S, "all series have gone")
     assert scraper.reset_counters() == {}
+    rings_for_nobody_gone(scraper, outcome)
+
+
+def rings_for_nobody_gone(scraper, outcome):
+    """user 13: the run stayed until its last state had been scraped, and so it is not missed."""
+    assert "Prometheus is given" in outcome.out
+    assert scraper.value('last_over_time(remesh_run_state{state="stopped"}[5m])') == 1
+    below = "last_over_time(remesh_step[5m]) < on (run) last_over_time(remesh_target_step[5m])"
+    assert scraper.series(below)
+    (gone,) = [rule for rule in scraper.rules() if rule["name"] == "RemeshRunGone"]
+    assert scraper.series(gone["query"]) == {}
 
 
 def watch_a_recovery(scraper, contact):

@@ -161,7 +161,6 @@ def test_each_alert_rings_for_its_fault_and_none_for_a_good_run():
         assert len(re.findall(rf"alertname: {rule['alert']}\b", tested)) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="user 13")
 def test_no_wanted_end_and_no_young_run_rings():
     """user 13, user section 3: gone is who vanished without having said how it ended."""
     promtool("test", "rules", "ended.test.yml")
@@ -175,7 +174,6 @@ def divisions():
             yield name
 
 
-@pytest.mark.xfail(strict=True, reason="user section 3")
 def test_no_panel_shows_nothing_divided_by_nothing(tmp_path):
     """user section 3: a run without a recovery, or without a step, has no average of them."""
     shares = list(divisions())
