@@ -9,6 +9,7 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
+from kuberay import the, the_job
 from needed import program
 
 from remesh.actors.run.metrics import TABLE
@@ -164,6 +165,20 @@ def test_each_alert_rings_for_its_fault_and_none_for_a_good_run():
 def test_no_wanted_end_and_no_young_run_rings():
     """user 13, user section 3: gone is who vanished without having said how it ended."""
     promtool("test", "rules", "ended.test.yml")
+
+
+def test_the_operator_of_prometheus_gets_the_same_rules_and_the_heads():
+    """user section 3: its users have no place for a prometheus.yml."""
+    made = subprocess.run([PROMETHEUS / "for-operator"], capture_output=True, text=True, check=True)
+    monitor, rules = yaml.safe_load_all(made.stdout)
+    assert (monitor["kind"], rules["kind"]) == ("PodMonitor", "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())
+    assert monitor["spec"]["selector"]["matchLabels"] == the("Service")["spec"]["selector"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    head = the("RayCluster")["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in head["ports"]}
+    assert ports[endpoint["port"]] == the_job().metrics.port
 
 
 def divisions():
