@@ -108,11 +108,13 @@ class ControllerActor:
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
+                self._end_actors()
+                self._metrics.outlast()
         except Exception as error:
             self._view.fail(error)
             raise
         finally:
-            self.end()
+            self._end_actors()
             self._folder.withdraw(self._spec.run)
 
     def _begin(self) -> None:
@@ -173,7 +175,11 @@ class ControllerActor:
         return self._view.report()
 
     def end(self) -> None:
-        """End every actor of the run now, finished or not."""
+        """End every actor of the run now, finished or not. Back when its end has been scraped."""
+        self._end_actors()
+        self._metrics.outlast()
+
+    def _end_actors(self) -> None:
         self._ended = True
         self._watch.end()
         self._pool.end()
@@ -232,6 +238,9 @@ class ControllerActor:
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
+                if awaited_s := self._metrics.awaited_s():
+                    text = f"Prometheus is given {awaited_s:.0f} s to read how the run ended"
+                    self._journal.announcement(text, now_s)
                 self._journal.ending(command.sentence, now_s)
                 self._ended = True
             case _:
@@ -365,6 +374,7 @@ class ControllerActor:
         while not self._ended:
             time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)
+        self._metrics.outlast()
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
 

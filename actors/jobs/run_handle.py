@@ -13,6 +13,7 @@ from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UnreachableError
 
 ANSWER_LIMIT_S = 30.0
+END_LIMIT_S = 120.0  # its metrics may outlast the run
 
 
 class Run:
@@ -43,23 +44,26 @@ class Run:
         return report
 
     def close(self) -> None:
-        """End the controller and all that it started, and let go of the rest."""
+        """End the controller and all that it started, and let go of the rest.
+
+        Ctrl-C ends the wait for Prometheus, which may be yet to read how the run has ended.
+        """
         import ray  # noqa: PLC0415
 
         if self._outlives and self._lost:
             self._held.pop_all()  # the next driver finds the run as it is
             return
         with self._held:
-            with suppress(UnreachableError):
-                self._ask("end")
+            with suppress(UnreachableError, KeyboardInterrupt):
+                self._ask("end", limit_s=END_LIMIT_S)
             ray.kill(self._controller)
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: Any, limit_s: float = ANSWER_LIMIT_S) -> Any:
         import ray  # noqa: PLC0415
 
         call = getattr(self._controller, method).options(concurrency_group="driver")
         try:
-            return ray.get(call.remote(*args), timeout=ANSWER_LIMIT_S)
+            return ray.get(call.remote(*args), timeout=limit_s)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:

@@ -1,5 +1,6 @@
 """The metrics of a live run, and the port at which Prometheus finds them without a token."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
@@ -10,15 +11,19 @@ from typing import Any
 
 from remesh.actors.run.metrics import CONTENT_TYPE, render
 from remesh.actors.run.picture import Picture
+from remesh.actors.run.scrapes import Scrapes
 from remesh.actors.run.status_server import Answers, Page, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.job.tables import MetricsTable
 from remesh.parallel.doors.addresses import joined
 
 Say = Callable[[str], None]
+
+LOOK_S = 0.2
 
 
 class RunMetrics:
@@ -34,11 +39,15 @@ class RunMetrics:
         self._lock = lock
         self._version = version("remesh")
         self._target = ""
+        self._scrapes = Scrapes()
+        self._ended_s: float | None = None
         self.port: int | None = None
 
     def note(self, event: Event, now_s: float) -> None:
         """The machine has just handled this event; `lock` is held."""
         self._tally.note(event, now_s, self._machine.state)
+        if self._ended_s is None and self._machine.state.phase in ENDED:
+            self._ended_s = time.monotonic()
 
     def answers(self) -> Answers:
         return {"/metrics": self._page, "/sd": self._targets}
@@ -58,8 +67,20 @@ class RunMetrics:
             host = node_ip if ip_address(server.host).is_unspecified else server.host
             self._target = joined(host, server.port)
             self.port = server.port
+            server.tell(self._scrapes.note)
             announce(f"metrics are at http://{self._target}/metrics")
             yield
+
+    def awaited_s(self) -> float:
+        """How long Prometheus may take to read how the run ended; 0 once it has, or before that."""
+        if self._ended_s is None:
+            return 0.0
+        return self._scrapes.awaited_s(self._ended_s, time.monotonic())
+
+    def outlast(self, wait: Callable[[float], None] = time.sleep) -> None:
+        """Back once Prometheus has read how the run ended; at once if nobody is awaited."""
+        while (awaited_s := self.awaited_s()) > 0:
+            wait(min(awaited_s, LOOK_S))
 
     def _page(self) -> Page:
         """The text is made outside of the lock: events must not wait for it."""

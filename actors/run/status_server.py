@@ -7,6 +7,7 @@ The door hears a request whole, then a few threads answer: whatever clients do c
 import json
 import logging
 import socket
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,6 +39,7 @@ class Page:
 
 
 Answers = dict[str, Callable[[], Any]]
+Answered = Callable[[str, bytes, float], None]
 Actions = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
@@ -61,10 +63,17 @@ class StatusServer:
     ) -> None:
         assert token is not None or not actions
         self._desk = _Desk(answers, actions, token)
+        self._answered: Answered = lambda _client, _heard, _asked_s: None
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="status")
         self._places = Semaphore(MOST_AT_ONCE)
         self._door = Doorstep.open((host, port), RequestVisitor, self._admit, limit_s=limit_s)
         self.host, self.port = self._door.host, self._door.port
+
+    def tell(self, answered: Answered) -> None:
+        """Of each answer, before it is sent: the client's address, what was heard, and a monotonic
+        moment that is no later than what the answer tells of.
+        """
+        self._answered = answered
 
     def close(self) -> None:
         """Repeatable."""
@@ -86,7 +95,10 @@ class StatusServer:
                 # Room for the whole answer: then nobody is waited for.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
                 connection.settimeout(SEND_LIMIT_S)
-                connection.sendall(replied(heard, self._desk.reply))
+                client, asked_s = connection.getpeername()[0], time.monotonic()
+                answer = replied(heard, self._desk.reply)
+                self._answered(client, heard, asked_s)
+                connection.sendall(answer)
             finally:
                 self._places.release()
 

@@ -157,12 +157,14 @@ def import_(
     whatever was exported here. Llama 3 and Qwen3 as published have more tokens and are refused.
     """
     from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
+    from remesh.actors.jobs.inside_job import check_folders  # noqa: PLC0415
     from remesh.cli.data_commands import ensure_dataset  # noqa: PLC0415
     from remesh.data.manifest import Manifest  # noqa: PLC0415
     from remesh.orchestrator.job.dataset import check_tokenizer  # noqa: PLC0415
     from remesh.orchestrator.job.job import load_job  # noqa: PLC0415
 
     loaded = load_job(job, overrides or ())
+    check_folders(loaded)
     model = open_source(loaded, form.value, source, key)
     ensure_dataset(loaded, typer.echo)
     manifest = Manifest.load(Path(loaded.data.dir))

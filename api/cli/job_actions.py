@@ -15,6 +15,7 @@ from rich.table import Table
 
 from remesh.actors.jobs import cluster_jobs as jobs
 from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
+from remesh.actors.jobs.inside_job import check_folders
 from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
 from remesh.actors.jobs.job_server import JobServer
 from remesh.orchestrator.job.job import load_job, read_job_file
@@ -92,7 +93,7 @@ def submission_of(request: SubmitRequest, folder: Path) -> Submission:
     """Raises: UserError for a job file that is wrong, or an id."""
     job = load_job(request.job, request.overrides)
     made = f"{id_stem(job.name)}-{secrets.token_hex(3)}"
-    return Submission(
+    submission = Submission(
         id=made if request.id is None else check_id(request.id),
         text=read_job_file(request.job),
         source=str(request.job),
@@ -100,6 +101,8 @@ def submission_of(request: SubmitRequest, folder: Path) -> Submission:
         folder=str(folder.absolute()),
         home=str(Path("~").expanduser()),
     )
+    check_folders(submission.job())
+    return submission
 
 
 def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from remesh.actors.jobs.inside_job import check_cluster, check_folders
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
@@ -66,6 +67,8 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
             "--nodes and --workers-per-node shape the cluster that is started here; "
             "with --address the cluster is there already, so leave them out"
         )
+    check_cluster(request.address)
+    check_folders(job)
     defaults = RunOptions()
     kills = tuple(parse_kill(text) for text in request.kills)
     options = RunOptions(

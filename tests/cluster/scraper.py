@@ -88,9 +88,11 @@ class Scraper:
     def targets(self):
         return self._get("targets")["activeTargets"]
 
+    def rules(self):
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
     def unhealthy_rules(self):
-        groups = self._get("rules")["groups"]
-        return [rule for group in groups for rule in group["rules"] if rule["health"] == "err"]
+        return [rule for rule in self.rules() if rule["health"] == "err"]
 
     def _get(self, what, **arguments):
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -186,6 +186,17 @@ def test_a_failing_job_is_started_once_and_everybody_exits_with_its_code(job_pla
     assert source in row["reason"]
 
 
+def test_a_run_inside_of_a_job_is_refused_with_the_address_of_its_cluster(head, server):
+    """inputs B8"""
+    command = f"{sys.executable} -m remesh.cli run {SHORT}"
+    server._call("POST", "/api/jobs/", {"entrypoint": command, "submission_id": "inner"})
+    job = until(lambda: ended(server, "inner"), 60, "the end of the job")
+    assert job.code == 2
+    told = server.logs("inner")
+    assert f"remesh: this is a job of the Ray cluster at {head.address}, and a run " in told
+    assert f"add --address {head.address}, or" in told
+
+
 def test_a_log_is_followed_across_cut_connections(head, server):
     count = f"{sys.executable} -c '[print(n, flush=1) or sleep(0.004) for n in range(1, 1001)]'"
     entry = count.replace("[print", "from time import sleep; [print")

@@ -3,7 +3,9 @@
 import os
 import signal
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 
 import pytest
 from needed import program
@@ -20,6 +22,9 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.job.tables import MetricsTable
 
 SEEN_S = 15
+MOMENT_S = 1.0  # in which a run that waits for nobody would be over
+CLIENT = ("127.0.0.9", 0)
+PROMETHEUS = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
 SEQUENCES, SEQ_LEN = 12, 64  # of the short job's global batch
 
 
@@ -104,14 +109,49 @@ def test_a_real_run_is_scraped_before_during_and_after_a_recovery(cluster, clust
         (target,) = group["targets"]
         scraper = scraping(f"http://{target}/sd")
         ended_well = watch_a_recovery(scraper, contact)
-    finally:
-        process.send_signal(signal.SIGINT)
-        outcome = cluster_place.finish(process)
+    except BaseException:
+        process.kill()
+        raise
+    watch_the_end(process, target)
+    outcome = cluster_place.finish(process)
     assert outcome.code == 130, outcome.err + outcome.out
     assert f"metrics are at http://{target}/metrics" in outcome.out
     assert ended_well
     scraper.until(lambda: scraper.series("remesh_step") == {}, SEEN_S, "all series have gone")
     assert scraper.reset_counters() == {}
+    rings_for_nobody_gone(scraper, outcome)
+
+
+def watch_the_end(process, target):
+    """user 13: another Prometheus, which comes seldom, is waited for as well."""
+    page(target, **PROMETHEUS)
+    process.send_signal(signal.SIGINT)
+    stopped = b'remesh_run_state{run="short",state="stopped"} 1.0'
+    until(lambda: stopped in page(target), 60, "the page says that it has stopped")
+    time.sleep(MOMENT_S)
+    assert process.poll() is None
+    assert stopped in page(target, **PROMETHEUS)
+
+
+def page(target, **headers):
+    """What is answered to a client at an address of its own; nothing once nobody is there."""
+    host, _, port = target.rpartition(":")
+    with closing(HTTPConnection(host, int(port), timeout=5, source_address=CLIENT)) as connection:
+        try:
+            connection.request("GET", "/metrics", headers=headers)
+            return connection.getresponse().read()
+        except OSError:
+            return b""
+
+
+def rings_for_nobody_gone(scraper, outcome):
+    """user 13: the run stayed until its last state had been scraped, and so it is not missed."""
+    assert "Prometheus is given" in outcome.out
+    assert scraper.value('last_over_time(remesh_run_state{state="stopped"}[5m])') == 1
+    below = "last_over_time(remesh_step[5m]) < on (run) last_over_time(remesh_target_step[5m])"
+    assert scraper.series(below)
+    (gone,) = [rule for rule in scraper.rules() if rule["name"] == "RemeshRunGone"]
+    assert scraper.series(gone["query"]) == {}
 
 
 def watch_a_recovery(scraper, contact):

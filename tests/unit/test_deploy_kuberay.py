@@ -8,23 +8,14 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from kuberay import DEPLOY, LABEL, clusters, documents, templates, the, the_job
 from needed import shared
 
 from remesh.cli.main import main
-from remesh.orchestrator.job.job import parse_job
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-MANIFESTS = sorted((DEPLOY / "kuberay").glob("*.yaml"))
-LABEL = {"app.kubernetes.io/part-of": "remesh"}
 SCHEMAS = {"RayCluster": "ray.io_rayclusters.yaml", "RayJob": "ray.io_rayjobs.yaml"}
 SUBMISSION_MODES = {"K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"}
-
-
-@cache
-def documents():
-    loaded = [d for path in MANIFESTS for d in yaml.safe_load_all(path.read_text())]
-    return {document["kind"]: document for document in loaded}
 
 
 def closed(schema):
@@ -48,18 +39,6 @@ def schema_of(kind):
     return closed(version["schema"]["openAPIV3Schema"])
 
 
-def clusters():
-    return [documents()["RayCluster"]["spec"], documents()["RayJob"]["spec"]["rayClusterSpec"]]
-
-
-def templates():
-    """The template of every pod that a manifest asks for."""
-    for cluster in clusters():
-        yield cluster["headGroupSpec"]["template"]
-        yield from (group["template"] for group in cluster["workerGroupSpecs"])
-    yield documents()["RayJob"]["spec"]["submitterPodTemplate"]
-
-
 def version_of_ray():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return next(line.removeprefix("ray==") for line in lines if line.startswith("ray=="))
@@ -72,12 +51,12 @@ def kind_and_schema(request):
 
 def test_a_manifest_has_no_key_and_no_type_that_the_schema_does_not_know(kind_and_schema):
     kind, schema = kind_and_schema
-    jsonschema.Draft202012Validator(schema).validate(documents()[kind])
+    jsonschema.Draft202012Validator(schema).validate(the(kind))
 
 
 def test_the_schema_refuses_a_typing_error(kind_and_schema):
     kind, schema = kind_and_schema
-    wrong = documents()[kind] | {"spec": documents()[kind]["spec"] | {"rayVersio": "2"}}
+    wrong = the(kind) | {"spec": the(kind)["spec"] | {"rayVersio": "2"}}
     with pytest.raises(jsonschema.ValidationError, match="rayVersio"):
         jsonschema.Draft202012Validator(schema).validate(wrong)
 
@@ -116,7 +95,7 @@ def test_every_pod_is_of_remesh_closed_and_bounded():
 
 
 def test_every_volume_that_is_mounted_is_there():
-    names = {document["metadata"]["name"] for document in documents().values()}
+    names = {document["metadata"]["name"] for document in documents()}
     for template in templates():
         volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", ())}
         for mount in template["spec"]["containers"][0].get("volumeMounts", ()):
@@ -127,7 +106,7 @@ def test_every_volume_that_is_mounted_is_there():
 
 
 def test_the_job_starts_a_command_that_there_is_on_a_job_file_that_holds():
-    spec = documents()["RayJob"]["spec"]
+    spec = the("RayJob")["spec"]
     assert spec["submissionMode"] in SUBMISSION_MODES
     command, verb, path, option, address = shlex.split(spec["entrypoint"])
     assert (command, verb, option) == ("remesh", "run", "--address")
@@ -143,50 +122,44 @@ def test_the_job_starts_a_command_that_there_is_on_a_job_file_that_holds():
 
 
 def test_the_job_fits_the_places_of_its_cluster():
-    (group,) = documents()["RayJob"]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    (group,) = the("RayJob")["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     places = int(group["rayStartParams"]["num-cpus"])
-    job = the_job("job.toml")
+    job = the_job()
     assert job.elastic.min_workers <= group["replicas"] * places
     assert job.max_dp + job.elastic.spares <= group["maxReplicas"] * places
 
 
-def test_only_pods_of_remesh_reach_the_ports_of_training():
-    policy = documents()["NetworkPolicy"]["spec"]
-    assert policy["podSelector"] == {"matchLabels": LABEL}
-    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
-    own = {"podSelector": {"matchLabels": LABEL}}
-    for rules, peers in ((policy["ingress"], "from"), (policy["egress"], "to")):
-        for rule in rules:
-            assert rule[peers] == [own] or rule["ports"]
-    opened = {port["port"] for rule in policy["ingress"] for port in rule.get("ports", ())}
-    head = documents()["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
-    ports = {port["name"]: port["containerPort"] for port in head["ports"]}
-    assert opened == {ports["dashboard"], ports["metrics"]}
-
-
 def test_prometheus_finds_the_heads_by_the_service_of_the_manifests():
-    service = documents()["Service"]
+    service = the("Service")
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"].items() >= LABEL.items()
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus-kubernetes.yml").read_text())
     (found,) = config["scrape_configs"][0]["dns_sd_configs"]
     assert found["names"] == [f"{service['metadata']['name']}.default.svc"]
-    assert found["port"] == service["spec"]["ports"][0]["port"] == the_job("job.toml").metrics.port
+    assert found["port"] == service["spec"]["ports"][0]["port"] == the_job().metrics.port
 
 
-def test_the_image_is_made_of_files_of_the_tree():
-    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
-    steps = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
-    copied = [Path(name) for step, rest in steps if step == "COPY" for name in rest.split()[:-1]]
-    assert [path for path in copied if not (ROOT / path).exists()] == []
-    allowed = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
-    assert {f"!{path}" for path in copied} == {line for line in allowed if line.startswith("!")}
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {Path(folder).parts[0] for folder in packages["package-dir"].values()}
-    assert folders <= set(map(str, copied))
-    assert steps[0][1].startswith("python:3.11")
-    assert ["USER", "1000"] in steps
+def test_no_failure_makes_a_new_cluster_by_itself():
+    """user section 3: KubeRay tries all failures again alike, a wrong job file (exit code 2) and
+    a stop (143) too: its schema has no rule by exit code.
+    """
+    properties = schema_of("RayJob")["properties"]["spec"]["properties"]
+    assert not [key for key in properties if "polic" in key.lower()]
+    assert set(properties["submitterConfig"]["properties"]) == {"backoffLimit"}
+    assert the("RayJob")["spec"]["backoffLimit"] == 0
 
 
-def the_job(name):
-    return parse_job(documents()["ConfigMap"]["data"][name], name=name)
+def test_a_drain_of_nodes_leaves_a_run_the_pods_that_it_needs():
+    """user section 3: a budget for the workers, and one that keeps the head."""
+    budgets = [document for document in documents() if document["kind"] == "PodDisruptionBudget"]
+    specs = {b["spec"]["selector"]["matchLabels"]["ray.io/node-type"]: b["spec"] for b in budgets}
+    for spec in specs.values():
+        assert spec["selector"]["matchLabels"].items() >= LABEL.items()
+        # Of pods of a kind that Kubernetes cannot scale it counts only how many are there.
+        assert set(spec) == {"selector", "minAvailable"}
+    assert specs["head"]["minAvailable"] == 1
+    for cluster in clusters():
+        (group,) = cluster["workerGroupSpecs"]
+        places = int(group["rayStartParams"]["num-cpus"])
+        assert specs["worker"]["minAvailable"] * places >= the_job().elastic.min_workers
+        assert specs["worker"]["minAvailable"] < group["replicas"]

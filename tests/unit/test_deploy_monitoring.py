@@ -9,6 +9,7 @@ from pathlib import Path
 import promql_parser
 import pytest
 import yaml
+from kuberay import the, the_job
 from needed import program
 
 from remesh.actors.run.metrics import TABLE
@@ -50,10 +51,15 @@ def board_expressions():
 EXPRESSIONS = dict(board_expressions()) | {rule["alert"]: rule["expr"] for rule in RULES}
 
 
-def parsed(expression):
+def shown(expression):
+    """As the board asks it, with its variables set."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
-    return promql_parser.parse(expression)
+    return expression
+
+
+def parsed(expression):
+    return promql_parser.parse(shown(expression))
 
 
 def selectors(expression):
@@ -83,7 +89,8 @@ def test_every_expression_speaks_of_metrics_labels_and_values_that_there_are(nam
         assert selector.name in LABELS
         for matcher in selector.matchers.matchers:
             assert matcher.name in LABELS[selector.name]
-            assert matcher.value in VALUES.get(matcher.name, {matcher.value})
+            named = set(matcher.value.split("|"))
+            assert named <= VALUES.get(matcher.name, named)
     assert grouped_by(expression) <= set.union(*(LABELS[selector.name] for selector in used))
 
 
@@ -153,6 +160,49 @@ def test_each_alert_rings_for_its_fault_and_none_for_a_good_run():
     tested = (PROMETHEUS / "alerts.test.yml").read_text()
     for rule in RULES:
         assert len(re.findall(rf"alertname: {rule['alert']}\b", tested)) == 2
+
+
+def test_no_wanted_end_and_no_young_run_rings():
+    """user 13, user section 3: gone is who vanished without having said how it ended."""
+    promtool("test", "rules", "ended.test.yml")
+
+
+def test_the_operator_of_prometheus_gets_the_same_rules_and_the_heads():
+    """user section 3: its users have no place for a prometheus.yml."""
+    made = subprocess.run([PROMETHEUS / "for-operator"], capture_output=True, text=True, check=True)
+    monitor, rules = yaml.safe_load_all(made.stdout)
+    assert (monitor["kind"], rules["kind"]) == ("PodMonitor", "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())
+    assert monitor["spec"]["selector"]["matchLabels"] == the("Service")["spec"]["selector"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    head = the("RayCluster")["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in head["ports"]}
+    assert ports[endpoint["port"]] == the_job().metrics.port
+
+
+def divisions():
+    for name, expression in board_expressions():
+        found = []
+        promql_parser.walk(parsed(expression), found.append)
+        if any(isinstance(n, promql_parser.BinaryExpr) and "/" in str(n.op) for n in found):
+            yield name
+
+
+def test_no_panel_shows_nothing_divided_by_nothing(tmp_path):
+    """user section 3: a run without a recovery, or without a step, has no average of them."""
+    shares = list(divisions())
+    assert len(shares) == 3
+    used = {s.name for name in shares for s in selectors(EXPRESSIONS[name])}
+    series = [
+        name + "{" + ",".join(f'{label}="tiny"' for label in sorted(LABELS[name])) + "}"
+        for name in used
+    ]
+    asked = [{"expr": shown(EXPRESSIONS[name]), "eval_time": "90m"} for name in shares]
+    nothing = [{"series": one, "values": "0x90"} for one in series]
+    tests = [{"interval": "1m", "input_series": nothing, "promql_expr_test": asked}]
+    (tmp_path / "zeros.test.yml").write_text(yaml.safe_dump({"tests": tests}))
+    promtool("test", "rules", tmp_path / "zeros.test.yml")
 
 
 def promtool(*args):
