@@ -16,6 +16,7 @@ from remesh.data.cursor import MAX_POSITION
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.job.checks import rule_problems
 from remesh.orchestrator.job.curve import Fingerprint, bits_of, curve_of
+from remesh.orchestrator.job.foreign_words import other_format
 from remesh.orchestrator.job.overrides import put
 from remesh.orchestrator.job.problems import first_problem
 from remesh.orchestrator.job.tables import (
@@ -157,7 +158,7 @@ def parse_job(text: str, *, name: str, overrides: Sequence[str] = (), home: str 
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name}: not TOML: {error}") from None
+        raise UserError(f"{name}: {_no_toml(text, error)}") from None
     except RecursionError:
         raise UserError(f"{name}: not a job file: its values are nested too deeply") from None
     overridden = [put(tables, assignment) for assignment in overrides]
@@ -188,6 +189,15 @@ def read_job_file(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not TOML: not UTF-8 text at byte {error.start}") from None
+
+
+def _no_toml(text: str, error: tomllib.TOMLDecodeError) -> str:
+    if other := other_format(text):
+        return (
+            f"a job file is TOML, and this is {other}; write tables and keys as in "
+            f"examples/tiny.toml: [train], and below it steps = 80"
+        )
+    return f"not TOML: {error}"
 
 
 def _unknown(key: str) -> str:

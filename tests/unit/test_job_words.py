@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remesh.orchestrator.job.job import load_job, parse_job
+from remesh.orchestrator.job.foreign_words import SYNONYMS
+from remesh.orchestrator.job.job import Job, load_job, parse_job
 from remesh.orchestrator.user_errors import UserError
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -16,12 +17,15 @@ def refusal(*overrides):
     return str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 @pytest.mark.parametrize(
     ("word", "key"),
     [
         ("train.learning_rate", "train.lr"),
         ("train.batch_size", "train.global_batch"),
+        ("train.lr_schedule", "train.lr_curve"),
+        ("train.lr_scheduler", "train.lr_curve"),
+        ("train.max_steps", "train.steps"),
+        ("model.num_hidden_layers", "model.num_layers"),
         ("train.epochs", "train.steps"),
         ("model.hidden_size", "model.width"),
         ("model.num_attention_heads", "model.num_heads"),
@@ -31,7 +35,7 @@ def refusal(*overrides):
         ("checkpoint.save_steps", "checkpoint.every"),
         ("parallel.tensor_parallel_size", "parallel.tp"),
         ("data.hidden_size", "model.width"),
-        ("training.learning-rate", "train.lr"),
+        ("train.learning-rate", "train.lr"),
         ("train.batchSize", "train.global_batch"),
     ],
 )
@@ -40,7 +44,6 @@ def test_a_word_of_another_trainer_is_known(word, key):
     assert f"did you mean {key}" in refusal(f"{word}=1")
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 def test_a_key_without_a_table_is_known_too():
     with pytest.raises(UserError, match=r"^j: learning_rate: .*; did you mean train\.lr\?$"):
         parse_job(f"learning_rate = 1\n{TINY.read_text()}", name="j")
@@ -48,12 +51,10 @@ def test_a_key_without_a_table_is_known_too():
         parse_job(f"steps = 1\n{TINY.read_text()}", name="j")
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 def test_the_optimizer_cannot_be_chosen_and_its_keys_are_named():
     assert "it is AdamW always, set by train.lr, train.beta1" in refusal("train.optimizer=adam")
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -70,8 +71,17 @@ def test_a_job_file_of_another_format_is_named(text, kind):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 def test_a_list_that_is_expected_is_shown():
     text = TINY.read_text().replace("[data]", '[data]\nskip = "30..35"')
     with pytest.raises(UserError, match=r'expected a list, such as \["30\.\.35"\]$'):
         parse_job(text, name="j")
+
+
+def test_a_synonym_is_no_key_itself_and_means_one():
+    keys = {
+        f"{table}.{name}"
+        for table, field in Job.model_fields.items()
+        for name in field.annotation.model_fields
+    }
+    assert set(SYNONYMS.values()) <= keys
+    assert not {key.partition(".")[2] for key in keys} & SYNONYMS.keys()
