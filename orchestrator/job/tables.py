@@ -18,7 +18,13 @@ from pydantic import (
 
 from remesh.data.data_error import DataError
 from remesh.data.skips import parse_skips
-from remesh.orchestrator.user_text import from_home, path_problem, place_problem
+from remesh.orchestrator.user_text import (
+    from_home,
+    path_problem,
+    place_problem,
+    read_only_problem,
+    root_problem,
+)
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 
 TABLE = ConfigDict(
@@ -33,6 +39,7 @@ Count = Annotated[int, Field(ge=1, le=2**40)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**40)]
 Dimension = Annotated[int, Field(ge=1, le=2**20)]
 Degree = Annotated[int, Field(ge=1, le=2**16)]
+DegreeOrZero = Annotated[int, Field(ge=0, le=2**16)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -42,11 +49,12 @@ FloatKind = Literal["fp32", "bf16"]
 
 
 def _path(text: str, info: ValidationInfo) -> str:
-    return _from_home(text, path_problem(text), info)
+    return _from_home(text, path_problem(text) or root_problem(text), info)
 
 
 def _place(text: str, info: ValidationInfo) -> str:
-    return _from_home(text, place_problem(text), info)
+    problem = place_problem(text) or root_problem(text) or read_only_problem(text)
+    return _from_home(text, problem, info)
 
 
 def _from_home(text: str, problem: str | None, info: ValidationInfo) -> str:
@@ -194,7 +202,7 @@ class ZeroTable(BaseModel):
 
     model_config = TABLE
     stage: Annotated[int, Field(ge=0, le=3)] = 0
-    group: Annotated[int, Field(ge=0, le=2**16)] = 0
+    group: DegreeOrZero = 0
     bucket_bytes: Count = BUCKET_BYTES
     keep_gathered: bool = False
 
@@ -251,7 +259,7 @@ class ElasticTable(BaseModel):
     max_nodes: Degree | None = None
     max_workers: Degree = 4
     min_workers: Degree = 1
-    spares: CountOrZero = 0
+    spares: DegreeOrZero = 0
     max_failures: CountOrZero = 8
     healthy_steps: Count = 100
     patience_s: Annotated[float, Field(ge=0.1, le=60)] = 0.5

@@ -62,7 +62,6 @@ def plan(capsys, overrides):
     return code, out + error
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 @pytest.mark.parametrize(("overrides", "start"), WARNED)
 def test_a_value_that_is_hardly_meant_is_a_warning(overrides, start, capsys):
     code, text = plan(capsys, overrides)
@@ -72,7 +71,6 @@ def test_a_value_that_is_hardly_meant_is_a_warning(overrides, start, capsys):
     assert warnings[0].startswith(f"warning: {start}")
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 @pytest.mark.parametrize(("overrides", "start"), REFUSED)
 def test_a_value_that_cannot_be_is_refused(overrides, start, capsys):
     code, text = plan(capsys, overrides)
@@ -81,7 +79,6 @@ def test_a_value_that_cannot_be_is_refused(overrides, start, capsys):
     assert text.count("\n") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="user 1.1")
 def test_warnings_are_there_for_a_program_too(capsys):
     assert main(["plan", TINY, "--set", "train.lr=1e30", "--json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["warnings"]

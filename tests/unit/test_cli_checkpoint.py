@@ -137,7 +137,6 @@ def test_show_tells_all_of_one_checkpoint(capsys, target):
     assert "layers.0.attention.query.weight" in out
 
 
-@pytest.mark.xfail(strict=True, reason="user 22")
 def test_show_names_the_keys_of_a_job_as_a_job_file_does(capsys):
     """user 22: what is shown can be pasted."""
     out = told(capsys, "show", "runs/small/2")

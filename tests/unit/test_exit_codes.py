@@ -9,7 +9,6 @@ from remesh.cli.main import main
 TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
 AT_NONE = ["--address", "http://127.0.0.1:9"]
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="user 1.1")
 BAD_INPUTS = [
     ["frobnicate"],
     ["run"],
@@ -22,9 +21,9 @@ BAD_INPUTS = [
     ["run", TINY, "--set", "train.lr"],
     ["run", TINY, "--set", "train.learning_rate=1"],
     ["run", TINY, "--set", "model.width=100"],
-    pytest.param(["plan", TINY, "--set", "checkpoint.dir=/"], marks=NOT_YET),
+    ["plan", TINY, "--set", "checkpoint.dir=/"],
     ["run", TINY, "--set", "checkpoint.dir=s3://bucket/x"],
-    pytest.param(["plan", TINY, "--set", "checkpoint.url=http://x/y"], marks=NOT_YET),
+    ["plan", TINY, "--set", "checkpoint.url=http://x/y"],
     ["run", TINY, "--set", "data.dir=~nobody-here/x"],
     ["run", TINY, "--nodes", "two"],
     ["run", TINY, "--nodes", "65"],
