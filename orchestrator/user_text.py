@@ -123,9 +123,11 @@ def _credential_problem(url: str) -> str | None:
     )
 
 
-def count(number: int, noun: str) -> str:
-    """The number with what it counts, such as "1 node", "2 nodes", "3 leaves"."""
-    return f"{number:,} {noun if number == 1 else plural(noun)}"
+def count(number: int, noun: str, one: str = "", many: str = "") -> str:
+    """The number with what it counts, such as "1 node", "3 leaves"; `one` and `many` are verbs."""
+    verb = one if number == 1 else many
+    counted = f"{number:,} {noun if number == 1 else plural(noun)}"
+    return f"{counted} {verb}" if verb else counted
 
 
 def plural(noun: str) -> str:

@@ -33,6 +33,7 @@ from remesh.orchestrator.job.tables import (
 )
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.leaves import choose_num_leaves
 from remesh.parallel.plan.verdict import shown
 
@@ -219,7 +220,7 @@ def _bound_problems(job: Job) -> Iterator[str]:
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
-        bound += f", a mesh of {largest} workers in tp groups of {job.parallel.tp}"
+        bound += f", a mesh of {count(largest, 'worker')} in tp groups of {job.parallel.tp}"
     if elastic.min_workers > largest:
         yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
     if high is not None and low > high:

@@ -19,6 +19,7 @@ from pydantic import (
 from remesh.data.data_error import DataError
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.user_text import (
+    count,
     from_home,
     path_problem,
     place_problem,
@@ -168,7 +169,7 @@ class TrainTable(BaseModel):
         if self.lr_curve == "cosine" and self.warmup_steps >= self.lr_steps:
             msg = (
                 f"train.warmup_steps = {self.warmup_steps} leaves nothing of a cosine curve of "
-                f"{self.lr_steps} steps; warm up for less, or set train.lr_steps"
+                f"{count(self.lr_steps, 'step')}; warm up for less, or set train.lr_steps"
             )
             raise ValueError(msg)
         return self
