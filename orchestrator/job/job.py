@@ -222,13 +222,19 @@ def _bound_problems(job: Job) -> Iterator[str]:
     if written != largest:
         bound += f", a mesh of {count(largest, 'worker')} in tp groups of {job.parallel.tp}"
     if elastic.min_workers > largest:
-        yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
+        yield (
+            f"elastic.min_workers = {elastic.min_workers} is above {bound}; set "
+            f"elastic.min_workers = {largest}, or less"
+        )
     if high is not None and low > high:
-        yield f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}"
+        yield (
+            f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}; set "
+            f"elastic.min_nodes = {high}, or less"
+        )
     if low > largest:
         yield (
             f"elastic.min_nodes = {low} is above {bound}: a node without a worker is of "
-            f"no use; lower the one or raise the other"
+            f"no use; set elastic.min_nodes = {largest}, or less"
         )
 
 
