@@ -1,11 +1,13 @@
 """What this machine has: processors, memory, room on disk and in shared memory."""
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.fitting import Machine
+from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - asked for its room only
@@ -22,6 +24,23 @@ def this_machine(job: Job) -> Machine:
         disk_bytes=None if folder is None else _free_disk(folder),
         shared_bytes=_free_disk(_SHARED),
     )
+
+
+def check_metrics_host(job: Job) -> None:
+    """Raises: UserError if the metrics are to be at an address that is not this machine's.
+
+    A port that is taken is no reason: another one is used, and announced.
+    """
+    if job.metrics.port is None:
+        return
+    with socket.socket() as probe:
+        try:
+            probe.bind((job.metrics.host, 0))
+        except OSError as error:
+            raise UserError(
+                f"metrics.host = {job.metrics.host} is no address of this machine "
+                f"({error.strerror}); use 127.0.0.1, or 0.0.0.0 for all that it has"
+            ) from None
 
 
 def _free_memory() -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from remesh.actors.cluster.this_machine import this_machine
+from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
@@ -112,6 +112,7 @@ def _introduce(job: Job, options: RunOptions, display: Display) -> None:
     ladder = ladder_of(job)
     for reason in reasons(job, ladder, rung_for(job, ladder, room), room):
         display.note(reason)
+    check_metrics_host(job)
     for warning in check_machine(job, ladder.within(room.units) or ladder, room, this_machine(job)):
         display.note(f"warning: {warning}")
 

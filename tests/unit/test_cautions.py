@@ -42,6 +42,7 @@ WARNED = [
     (["elastic.healthy_steps=100000"], "elastic.healthy_steps = 100000: "),
     (["elastic.wait_limit_s=1e300"], "elastic.wait_limit_s = 1e+300: "),
     (["elastic.orphan_after_s=1e-9"], "elastic.orphan_after_s = 1e-09: "),
+    (["elastic.orphan_after_s=1e300"], "elastic.orphan_after_s = 1e+300: "),
     (["elastic.spares=9"], "elastic.spares = 9: "),
 ]
 REFUSED = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.cluster.this_machine import this_machine
+from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
 from remesh.cli.main import main
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan.fitting import (
@@ -151,13 +151,30 @@ def test_this_machine_is_known(tmp_path):
     assert this_machine(remote).disk_bytes is None
 
 
+def test_metrics_are_at_an_address_of_this_machine():
+    """user 1.1: metrics.host; one that is not served is not looked at."""
+    check_metrics_host(load_job(TINY, ["metrics.port=0"]))
+    check_metrics_host(load_job(TINY, ["metrics.host=8.8.8.8"]))
+    with pytest.raises(UserError, match=r"^metrics.host = 8.8.8.8 is no address of this machine"):
+        check_metrics_host(load_job(TINY, ["metrics.port=0", "metrics.host=8.8.8.8"]))
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [["--set", "model.width=1048576"], ["--nodes", "64", "--set", "elastic.spares=65536"]],
+    ("arguments", "said"),
+    [
+        (["--set", "model.width=1048576"], "a rank would need"),
+        (["--nodes", "64", "--set", "elastic.spares=65536"], "processes start in time"),
+        (["--set", "metrics.port=0", "--set", "metrics.host=8.8.8.8"], "metrics.host"),
+    ],
 )
-def test_the_command_refuses_before_it_starts_anything(arguments, capsys, tmp_path, monkeypatch):
+def test_the_command_refuses_before_it_starts_anything(
+    arguments, said, capsys, tmp_path, monkeypatch
+):
     """user 10: one line, code 2, no dataset and no cluster."""
     monkeypatch.chdir(tmp_path)
-    assert main(["run", str(TINY), *arguments]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    no_text = ["--set", f"data.source={tmp_path}/none"]  # so that nothing ever starts here
+    assert main(["run", str(TINY), *no_text, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
