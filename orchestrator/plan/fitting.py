@@ -217,15 +217,13 @@ def _needs(memory: RankMemory) -> str:
 def _cures(job: Job, memory: RankMemory) -> str:
     """What makes the largest part smaller."""
     largest = max(memory.parts, key=lambda name: memory.parts[name])
-    match largest:
-        case "process":
-            return "use fewer workers: lower elastic.max_workers, --nodes or elastic.spares"
-        case "activations" | "passing" | "gaps":
-            again = "" if job.train.recompute == "full" else ', or set train.recompute = "full"'
-            return f"lower train.microbatch, train.seq_len or model.num_layers{again}"
-        case _:
-            share = ["parallel.tp"] + ["zero.stage"] * (job.zero.stage < _LAST_STAGE)
-            return f"lower model.width or model.num_layers, or raise {' or '.join(share)}"
+    if largest == "process":
+        return "use fewer workers: lower elastic.max_workers, --nodes or elastic.spares"
+    if largest in ("activations", "passing", "gaps"):
+        again = "" if job.train.recompute == "full" else ', or set train.recompute = "full"'
+        return f"lower train.microbatch, train.seq_len or model.num_layers{again}"
+    share = ["parallel.tp"] + ["zero.stage"] * (job.zero.stage < _LAST_STAGE)
+    return f"lower model.width or model.num_layers, or raise {' or '.join(share)}"
 
 
 def _model(job: Job) -> ModelConfig:
