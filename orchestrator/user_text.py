@@ -1,4 +1,4 @@
-"""What a user's text names, a path or a URL, and the text as it may be shown.
+"""What a user's text names, a path or a URL, and texts and numbers as they are shown.
 
 A URL is written down in many places: the run's journal, the driver's log, errors, the cluster's
 list of jobs. So one that holds a credential is refused where it comes in, and as a second guard
@@ -54,6 +54,23 @@ def place_problem(text: str) -> str | None:
     return path_problem(text)
 
 
+def root_problem(text: str) -> str | None:
+    """Why a text cannot be the path of a folder whose files come and go."""
+    if not is_url(text) and os.path.normpath(text).strip("/") == "":
+        return "is the root of all folders; name one below it"
+    return None
+
+
+def read_only_problem(text: str) -> str | None:
+    """Why nothing can be written at a URL."""
+    if text.lower().startswith(("http://", "https://")):
+        return (
+            "can only be read; name a bucket, such as s3://bucket/run, with the host of a store of "
+            "your own as ?endpoint_override=HOST"
+        )
+    return None
+
+
 def from_home(text: str, home: str = "") -> str:
     """A path with `~` in front of it written out; `home` is that of who runs this by default."""
     return text if is_url(text) else _expanded(text, home)
@@ -104,6 +121,29 @@ def _credential_problem(url: str) -> str | None:
         f"holds a credential ({holds}), and a URL is written to logs; give it by the environment "
         f"variables of its driver"
     )
+
+
+def count(number: int, noun: str, one: str = "", many: str = "") -> str:
+    """The number with what it counts, such as "1 node", "3 leaves"; `one` and `many` are verbs."""
+    verb = one if number == 1 else many
+    counted = f"{number:,} {noun if number == 1 else plural(noun)}"
+    return f"{counted} {verb}" if verb else counted
+
+
+def plural(noun: str) -> str:
+    if noun.endswith("leaf"):
+        return f"{noun[:-1]}ves"
+    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
+
+
+def byte_text(num_bytes: float) -> str:
+    """Such as "4.1 MB", "17 GB"."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
+        if num_bytes < 1000 or unit == "PB":  # noqa: PLR2004 - as users count
+            break
+        num_bytes /= 1000
+    shown = f"{num_bytes:.2g}" if num_bytes < 10 else f"{num_bytes:,.0f}"  # noqa: PLR2004
+    return f"{shown} {unit}"
 
 
 def _expanded(text: str, home: str) -> str:

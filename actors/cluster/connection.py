@@ -49,6 +49,18 @@ def disconnect(cluster: LocalCluster | None) -> None:
         cluster.close()
 
 
+def node_memory() -> list[int]:
+    """Bytes of memory that Ray gives away on each living node that has room for a worker."""
+    import ray  # noqa: PLC0415
+
+    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [
+        int(found["memory"])
+        for found in resources
+        if "memory" in found and max(found.get("CPU", 0), found.get("GPU", 0)) >= 1
+    ]
+
+
 def _check_reachable(address: str) -> None:
     """Ray itself would try for minutes. Raises: UnreachableError."""
     try:

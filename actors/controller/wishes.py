@@ -10,6 +10,7 @@ from remesh.orchestrator.control.memory.membership import NodeState
 from remesh.orchestrator.control.words.events import Event, NodeDraining, ScaleRequested
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 
 LEFT = (NodeState.LEAVING, NodeState.DRAINED)
 
@@ -28,7 +29,7 @@ class Wishes:
         used = sum(node.state == NodeState.USED for node in self._view().nodes)
         self._post(ScaleRequested(nodes=nodes))
         more = "; it grows when there is another" if nodes > used else ""
-        return {"text": f"{used} nodes are in use, {nodes} wanted{more}"}
+        return {"text": f"{count(used, 'node', 'is', 'are')} in use, {nodes} wanted{more}"}
 
     def drain(self, wish: Mapping[str, Any]) -> dict[str, str]:
         """Leave a node, given by its name or its address: `{"node": NAME}`."""
@@ -37,8 +38,9 @@ class Wishes:
         self._post(NodeDraining(node=node.node, cause="somebody asked for it"))
         others = sum(n.state == NodeState.USED for n in view.nodes if n is not node)
         need = self._machine.options.min_nodes
+        stay = count(others, "node", "stays", "stay")
         waits = f", fewer than elastic.min_nodes = {need}: the run waits" if others < need else ""
-        return {"text": f"{node.node} is leaving; {others} nodes stay in use{waits}"}
+        return {"text": f"{node.node} is leaving; {stay} in use{waits}"}
 
     def _view(self) -> View:
         with self._lock:
@@ -50,11 +52,14 @@ class Wishes:
 
 def _number(nodes: object, options: Options) -> int:
     low, high = options.min_nodes, options.max_nodes
-    if not isinstance(nodes, int) or nodes < low:
-        raise UserError(f"{nodes} nodes are fewer than elastic.min_nodes = {low}")
+    if not isinstance(nodes, int):
+        raise UserError(f"nodes = {nodes}: expected an integer")
+    asked = count(nodes, "node", "is", "are")
+    if nodes < low:
+        raise UserError(f"{asked} fewer than elastic.min_nodes = {low}")
     if nodes > high:
         limit = "there can ever be" if high == MANY_NODES else f"elastic.max_nodes = {high}"
-        raise UserError(f"{nodes} nodes are more than {limit}")
+        raise UserError(f"{asked} more than {limit}")
     return nodes
 
 

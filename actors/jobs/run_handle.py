@@ -11,6 +11,7 @@ from remesh.actors.run.run_view import report_of
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UnreachableError
+from remesh.orchestrator.user_text import count
 
 ANSWER_LIMIT_S = 30.0
 END_LIMIT_S = 120.0  # its metrics may outlast the run
@@ -89,7 +90,7 @@ class FinishedRun:
             steps=self._job.train.steps,
             ended=True,
             status="finished",
-            reason=f"{self._folder.path} holds all {self._job.train.steps} steps already",
+            reason=f"{self._folder.path} holds all {count(self._job.train.steps, 'step')} already",
         )
 
     def stop(self) -> None:

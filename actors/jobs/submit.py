@@ -4,7 +4,7 @@ import secrets
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from remesh.actors.cluster.connection import connect, disconnect
+from remesh.actors.cluster.connection import connect, disconnect, node_memory
 from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.orders import RunSpec
@@ -18,6 +18,7 @@ from remesh.orchestrator.control.words.records import CheckpointState, FreshStat
 from remesh.orchestrator.job.curve import Fingerprint, bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.plan.fitting import check_nodes
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, no_room
 from remesh.orchestrator.user_errors import UserError
@@ -49,6 +50,8 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         if checkpoints and checkpoints[0].step >= job.train.steps:
             return FinishedRun(job, folder, checkpoints[0].step)
         held.callback(disconnect, connect(job, options))
+        if options.address is not None:
+            check_nodes(job, ladder, node_memory())
         folder.keep(fingerprint)
         spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
         folder.keep_bits(job.bits)

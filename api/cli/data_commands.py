@@ -8,6 +8,7 @@ from remesh.data.manifest import MANIFEST, Manifest
 from remesh.orchestrator.job.dataset import check_dataset, unused_ids
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 
 TELL_BYTES = 64 << 20
 
@@ -27,8 +28,8 @@ def build_dataset(
         source, out, seq_len, reading=reading, on_progress=_now_and_then(note), tell=note
     )
     note(
-        f"{out}: {manifest.num_rows:,} rows of {manifest.seq_len} tokens in "
-        f"{len(manifest.shards)} shards, digest {manifest.digest[:16]}"
+        f"{out}: {count(manifest.num_rows, 'row')} of {count(manifest.seq_len, 'token')} in "
+        f"{count(len(manifest.shards), 'shard')}, digest {manifest.digest[:16]}"
     )
     return manifest
 

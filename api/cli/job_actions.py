@@ -18,6 +18,7 @@ from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
 from remesh.actors.jobs.inside_job import check_folders
 from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
 from remesh.actors.jobs.job_server import JobServer
+from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import load_job, read_job_file
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
 from remesh.orchestrator.user_errors import UserError
@@ -37,6 +38,8 @@ class SubmitRequest:
 
 def submit_job(request: SubmitRequest, address: str) -> int:
     submission = submission_of(request, Path.cwd())
+    for caution in cautions(load_job(request.job, request.overrides)):
+        _say(f"warning: {caution}")
     server = JobServer.reach(address)
     attempt = jobs.submit(server, submission)
     _say(f"{submission.id} {'submitted' if attempt.new else _as_it_is(attempt)}")

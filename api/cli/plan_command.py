@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from remesh.cli.status_command import print_json
+from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import Job, load_job
+from remesh.orchestrator.plan.fitting import memory_of, needed_bytes, told
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.planner import (
     NodeRoom,
@@ -22,11 +24,13 @@ from remesh.orchestrator.plan.planner import (
     rung_for,
 )
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.user_text import byte_text
 
-COLUMNS = ("", "workers", "mesh", "shards", "leaves each", "efficiency", "unit", "moves")
+COLUMNS = ("", "workers", "mesh", "shards", "leaves each", "efficiency", "unit", "memory", "moves")
 LEGEND = (
-    "unit: workers taken together; moves: the share of the state that changes hands as the next "
-    "smaller mesh grows to this one, or this one shrinks to it"
+    "unit: workers taken together; memory: of each worker at the most, without snapshots; moves: "
+    "the share of the state that changes hands as the next smaller mesh grows to this one, or this "
+    "one shrinks to it"
 )
 
 
@@ -48,8 +52,10 @@ def plan_job(request: PlanRequest, console: Console, *, as_json: bool) -> None:
     if as_json:
         print_json(_values(job, table, picked, why))
         return
-    console.print(_table(table, picked))
-    for line in (LEGEND, *why):
+    console.print(_table(job, table, picked))
+    memory = f"memory of a worker of the largest mesh: {told(memory_of(job, ladder.highest))}"
+    warnings = (f"warning: {line}" for line in cautions(job))
+    for line in (LEGEND, memory, *why, *warnings):
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
@@ -62,16 +68,16 @@ def _picked(job: Job, ladder: Ladder, workers: int | None) -> tuple[Rung | None,
     return rung, reasons(job, ladder, rung, room)
 
 
-def _table(table: Sequence[RungRow], picked: Rung | None) -> Table:
+def _table(job: Job, table: Sequence[RungRow], picked: Rung | None) -> Table:
     shown = Table(box=None, pad_edge=False)
     for column in COLUMNS:
-        shown.add_column(column, no_wrap=True)
+        shown.add_column(column, no_wrap=column != "unit")
     for row in table:
-        shown.add_row(">" if row.rung == picked else "", *map(str, _cells(row).values()))
+        shown.add_row(">" if row.rung == picked else "", *map(str, _cells(job, row).values()))
     return shown
 
 
-def _cells(row: RungRow) -> dict[str, Any]:
+def _cells(job: Job, row: RungRow) -> dict[str, Any]:
     rung, unit = row.rung, row.rung.unit
     together = " on one node" if unit.on_one_node and unit.workers > 1 else ""
     return {
@@ -81,6 +87,7 @@ def _cells(row: RungRow) -> dict[str, Any]:
         "leaves each": row.leaves,
         "efficiency": f"{row.efficiency:.0%}",
         "unit": f"{unit.workers}{together}",
+        "memory": byte_text(needed_bytes(memory_of(job, rung))),
         "moves": "" if row.moves is None else f"{row.moves:.0%}" if row.moves else "nothing",
     }
 
@@ -103,10 +110,12 @@ def _values(
                     "workers": row.rung.unit.workers,
                     "on_one_node": row.rung.unit.on_one_node,
                 },
+                "memory_bytes": memory_of(job, row.rung).parts,
                 "moves": row.moves,
             }
             for row in table
         ],
         "picked_workers": None if picked is None else picked.workers,
         "reasons": list(why),
+        "warnings": list(cautions(job)),
     }

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.user_text import count
 
 LINE_STEPS = 10
 LINE_S = 5.0
@@ -29,7 +30,7 @@ def progress_line(status: RunStatus) -> str:
     if status.layout:
         parts.append(status.layout)
     parts.append(f"generation {status.generation}")
-    parts.append(f"{status.workers} worker{'' if status.workers == 1 else 's'}")
+    parts.append(count(status.workers, "worker"))
     parts.append(status.phase.lower())
     return "  ".join(parts)
 

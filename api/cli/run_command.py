@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
 from remesh.actors.jobs.inside_job import check_cluster, check_folders
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
@@ -18,11 +19,14 @@ from remesh.cli.interrupts import Interrupts
 from remesh.cli.progress import loss_text, open_display
 from remesh.data.durable import durable_file
 from remesh.data.regular_file import read_bounded
+from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.job.kills import check_kills, parse_kill
+from remesh.orchestrator.plan.fitting import check_machine
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import RemeshError, UserError
+from remesh.orchestrator.user_text import count
 
 _MAX_REPORT_BYTES = 1 << 28
 
@@ -98,17 +102,22 @@ def follow(run: DrivenRun, display: Display, wish: Wish, report: Path | None) ->
 
 def _introduce(job: Job, options: RunOptions, display: Display) -> None:
     """Says what is about to start. Raises: UserError if the workers are too few for the job."""
+    for caution in cautions(job):
+        display.note(f"warning: {caution}")
     if options.address is not None:
         display.note(f"{job.run_dir} on the cluster at {options.address}")
         return
     display.note(
-        f"{job.run_dir} on {options.nodes} local nodes with room for {options.workers_per_node} "
-        f"workers each"
+        f"{job.run_dir} on {count(options.nodes, 'local node')} with room for "
+        f"{count(options.workers_per_node, 'worker')} each"
     )
     room = NodeRoom(nodes=options.nodes, places=options.workers_per_node)
     ladder = ladder_of(job)
     for reason in reasons(job, ladder, rung_for(job, ladder, room), room):
         display.note(reason)
+    check_metrics_host(job)
+    for warning in check_machine(job, ladder.within(room.units) or ladder, room, this_machine(job)):
+        display.note(f"warning: {warning}")
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ def _cell(key: str, value: Any) -> str:  # noqa: PLR0911 - a line for each shape
         case list():
             return ", ".join(_cell(key, item) for item in value)
         case dict():
-            return " ".join(f"{_words(name)}={_cell(name, item)}" for name, item in value.items())
+            return " ".join(f"{name}={_cell(name, item)}" for name, item in value.items())
         case _:
             return str(value)
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from remesh.orchestrator.job.tables import (
+    MAX_DEGREE,
+    MAX_DIMENSION,
     ElasticTable,
     ModelTable,
     ParallelTable,
@@ -43,6 +45,26 @@ def _not_yet(axis: str, technique: str) -> Rule:
     )
 
 
+def _at_most(name: str, limit: int) -> Rule:
+    """What the type of a key has seen to: asked again of each cure, so that none is beyond it."""
+    return Rule(
+        of=(name,),
+        broken=lambda value: value > limit,
+        seen=f"{{{name}}} is above {limit}",
+        cures=(Cure(name=name, candidates=lambda _: (limit,)),),
+    )
+
+
+DEGREES = ("dp", "tp", "pp", "cp", "ep", "zero_group", "max_workers")
+DIMENSIONS = ("num_layers", "width", "num_heads", "num_kv_heads", "ffn_width", "seq_len")
+LIMITS = tuple(
+    _at_most(name, limit)
+    for names, limit in (
+        (DEGREES, MAX_DEGREE),
+        ((*DIMENSIONS, "global_batch", "microbatch"), MAX_DIMENSION),
+    )
+    for name in names
+)
 NOT_YET = (
     _not_yet("pp", "pipeline parallelism"),
     _not_yet("cp", "context parallelism"),
@@ -84,7 +106,7 @@ def rule_problems(
         zero_group=zero.group,
         max_workers=elastic.max_workers if bounded else None,
     )
-    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET, _names(parallel.tp))
+    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET + LIMITS, _names(parallel.tp))
 
 
 def _names(tp: int) -> Names:

@@ -3,6 +3,7 @@
 from remesh.data.manifest import Manifest
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 
 
 def check_dataset(job: Job, manifest: Manifest) -> None:
@@ -21,7 +22,7 @@ def check_dataset(job: Job, manifest: Manifest) -> None:
     rows, batch = manifest.num_rows, job.train.global_batch
     if rows < batch:
         raise UserError(
-            f"{where} has {rows} row{'s' * (rows != 1)} and train.global_batch = {batch}; a step "
+            f"{where} has {count(rows, 'row')} and train.global_batch = {batch}; a step "
             f"would train some of them twice: use a smaller batch, or more text"
         )
 

@@ -16,6 +16,7 @@ from remesh.data.cursor import MAX_POSITION
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.job.checks import rule_problems
 from remesh.orchestrator.job.curve import Fingerprint, bits_of, curve_of
+from remesh.orchestrator.job.foreign_words import other_format
 from remesh.orchestrator.job.overrides import put
 from remesh.orchestrator.job.problems import first_problem
 from remesh.orchestrator.job.tables import (
@@ -32,6 +33,7 @@ from remesh.orchestrator.job.tables import (
 )
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.leaves import choose_num_leaves
 from remesh.parallel.plan.verdict import shown
 
@@ -157,7 +159,7 @@ def parse_job(text: str, *, name: str, overrides: Sequence[str] = (), home: str 
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name}: not TOML: {error}") from None
+        raise UserError(f"{name}: {_no_toml(text, error)}") from None
     except RecursionError:
         raise UserError(f"{name}: not a job file: its values are nested too deeply") from None
     overridden = [put(tables, assignment) for assignment in overrides]
@@ -190,6 +192,15 @@ def read_job_file(path: Path) -> str:
         raise UserError(f"{path}: not TOML: not UTF-8 text at byte {error.start}") from None
 
 
+def _no_toml(text: str, error: tomllib.TOMLDecodeError) -> str:
+    if other := other_format(text):
+        return (
+            f"a job file is TOML, and this is {other}; write tables and keys as in "
+            f"examples/tiny.toml: [train], and below it steps = 80"
+        )
+    return f"not TOML: {error}"
+
+
 def _unknown(key: str) -> str:
     return f"{key.partition('.')[0]}: unknown table"
 
@@ -209,15 +220,21 @@ def _bound_problems(job: Job) -> Iterator[str]:
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
-        bound += f", a mesh of {largest} workers in tp groups of {job.parallel.tp}"
+        bound += f", a mesh of {count(largest, 'worker')} in tp groups of {job.parallel.tp}"
     if elastic.min_workers > largest:
-        yield f"elastic.min_workers = {elastic.min_workers} is above {bound}"
+        yield (
+            f"elastic.min_workers = {elastic.min_workers} is above {bound}; set "
+            f"elastic.min_workers = {largest}, or less"
+        )
     if high is not None and low > high:
-        yield f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}"
+        yield (
+            f"elastic.min_nodes = {low} is above elastic.max_nodes = {high}; set "
+            f"elastic.min_nodes = {high}, or less"
+        )
     if low > largest:
         yield (
             f"elastic.min_nodes = {low} is above {bound}: a node without a worker is of "
-            f"no use; lower the one or raise the other"
+            f"no use; set elastic.min_nodes = {largest}, or less"
         )
 
 

@@ -2,16 +2,18 @@
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from remesh.orchestrator.job.foreign_words import meant_by
 from remesh.orchestrator.job.overrides import cure
 from remesh.orchestrator.user_text import masked
 
 MAX_SHOWN = 60
+EXAMPLES = {"tuple_type": ', such as ["30..35"]'}  # where the file says it
 TABLE_ERRORS = ("model_type", "model_attributes_type", "dict_type")
 WANTED = {
     "int_type": "an integer",
@@ -41,7 +43,8 @@ def first_problem(
     key = _key(chosen)
     same_key = [item for item in details if _key(item) == key]
     kinds = [item["type"] for item in same_key]
-    return _text(chosen, same_key, schema) + cure(key, kinds, overrides)
+    written = cure(key, kinds, overrides) or EXAMPLES.get(chosen["type"], "")
+    return _text(chosen, same_key, schema) + written
 
 
 def _text(chosen: ErrorDetails, same_key: Sequence[ErrorDetails], schema: type[BaseModel]) -> str:
@@ -82,12 +85,13 @@ def _shown(value: Any) -> str:
 
 
 def _nearest(key: str, schema: type[BaseModel]) -> str:
-    """The key that was probably meant: similar in the same table, else of that name elsewhere."""
+    """The key that was probably meant: known by another word, similar, of that name elsewhere."""
     tables = {name: _fields(name, schema) for name in schema.model_fields}
     table, _, field = key.partition(".")
+    if meant := meant_by(field or table):
+        return meant
     if not field:
-        near = difflib.get_close_matches(table, tables, n=1)
-        return f"did you mean [{near[0]}]?" if near else f"the tables are {', '.join(tables)}"
+        return _nearest_table(table, tables)
     near = difflib.get_close_matches(field, tables[table], n=1)
     if near:
         return f"did you mean {table}.{near[0]}?"
@@ -97,6 +101,16 @@ def _nearest(key: str, schema: type[BaseModel]) -> str:
     if field in tables:
         return f"did you mean the table [{field}]?"
     return f"[{table}] has {', '.join(tables[table])}"
+
+
+def _nearest_table(name: str, tables: Mapping[str, Mapping[str, bool]]) -> str:
+    """Of a table that is unknown, or of a key that stands in front of all tables."""
+    if near := difflib.get_close_matches(name, tables, n=1):
+        return f"did you mean [{near[0]}]?"
+    owners = [table for table, fields in tables.items() if name in fields]
+    if owners:
+        return f"did you mean {owners[0]}.{name}?"
+    return f"the tables are {', '.join(tables)}"
 
 
 def _fields(table: str, schema: type[BaseModel]) -> dict[str, bool]:

@@ -18,7 +18,14 @@ from pydantic import (
 
 from remesh.data.data_error import DataError
 from remesh.data.skips import parse_skips
-from remesh.orchestrator.user_text import from_home, path_problem, place_problem
+from remesh.orchestrator.user_text import (
+    count,
+    from_home,
+    path_problem,
+    place_problem,
+    read_only_problem,
+    root_problem,
+)
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 
 TABLE = ConfigDict(
@@ -31,8 +38,10 @@ TABLE = ConfigDict(
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**40)]
-Dimension = Annotated[int, Field(ge=1, le=2**20)]
-Degree = Annotated[int, Field(ge=1, le=2**16)]
+MAX_DIMENSION, MAX_DEGREE = 2**20, 2**16
+Dimension = Annotated[int, Field(ge=1, le=MAX_DIMENSION)]
+Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
+DegreeOrZero = Annotated[int, Field(ge=0, le=MAX_DEGREE)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -42,11 +51,12 @@ FloatKind = Literal["fp32", "bf16"]
 
 
 def _path(text: str, info: ValidationInfo) -> str:
-    return _from_home(text, path_problem(text), info)
+    return _from_home(text, path_problem(text) or root_problem(text), info)
 
 
 def _place(text: str, info: ValidationInfo) -> str:
-    return _from_home(text, place_problem(text), info)
+    problem = place_problem(text) or root_problem(text) or read_only_problem(text)
+    return _from_home(text, problem, info)
 
 
 def _from_home(text: str, problem: str | None, info: ValidationInfo) -> str:
@@ -149,18 +159,23 @@ class TrainTable(BaseModel):
     @model_validator(mode="after")
     def _curve_is_a_curve(self) -> Self:
         if self.min_lr > self.lr:
-            msg = f"train.min_lr = {self.min_lr} is above train.lr = {self.lr}"
+            msg = (
+                f"train.min_lr = {self.min_lr} is above train.lr = {self.lr}; set train.min_lr = "
+                f"{self.lr}, or less"
+            )
             raise ValueError(msg)
         if self.lr_curve == "cosine" and self.min_lr == 0 and self.steps > self.lr_steps:
             msg = (
                 f"train.steps = {self.steps} goes beyond train.lr_steps = {self.lr_steps}, where a "
-                f"cosine curve reaches train.min_lr = 0 and nothing is learned; raise one of them"
+                f"cosine curve reaches train.min_lr = 0 and nothing is learned; set "
+                f"train.lr_steps = {self.steps}"
             )
             raise ValueError(msg)
         if self.lr_curve == "cosine" and self.warmup_steps >= self.lr_steps:
             msg = (
                 f"train.warmup_steps = {self.warmup_steps} leaves nothing of a cosine curve of "
-                f"{self.lr_steps} steps; warm up for less, or set train.lr_steps"
+                f"{count(self.lr_steps, 'step')}; set train.warmup_steps = "
+                f"{self.lr_steps - 1}, or less"
             )
             raise ValueError(msg)
         return self
@@ -194,7 +209,7 @@ class ZeroTable(BaseModel):
 
     model_config = TABLE
     stage: Annotated[int, Field(ge=0, le=3)] = 0
-    group: Annotated[int, Field(ge=0, le=2**16)] = 0
+    group: DegreeOrZero = 0
     bucket_bytes: Count = BUCKET_BYTES
     keep_gathered: bool = False
 
@@ -202,8 +217,8 @@ class ZeroTable(BaseModel):
     def _stage_gathers(self) -> Self:
         if self.keep_gathered and self.stage != 3:  # noqa: PLR2004 - the stage's own name
             msg = (
-                f"zero.keep_gathered = true: zero.stage = {self.stage} gathers no weights; leave "
-                f"it false or use 3"
+                f"zero.keep_gathered = true: zero.stage = {self.stage} gathers no weights; set "
+                f"zero.keep_gathered = false, or zero.stage = 3"
             )
             raise ValueError(msg)
         return self
@@ -251,7 +266,7 @@ class ElasticTable(BaseModel):
     max_nodes: Degree | None = None
     max_workers: Degree = 4
     min_workers: Degree = 1
-    spares: CountOrZero = 0
+    spares: DegreeOrZero = 0
     max_failures: CountOrZero = 8
     healthy_steps: Count = 100
     patience_s: Annotated[float, Field(ge=0.1, le=60)] = 0.5

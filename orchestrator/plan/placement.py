@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 
 from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,8 @@ def place(devices: Sequence[Device], rung: Rung) -> Placement:
     if len(ordered) < layout.world_size:
         raise UserError(f"{layout} needs {layout.world_size} devices and there are {len(ordered)}")
     straddles = (
-        f"{layout} needs {needed} groups of {unit.workers} devices on one node each, and there is "
-        f"room for {len(groups)}: some would straddle nodes"
+        f"{layout} needs {count(needed, 'group')} of {unit.workers} devices on one node each, and "
+        f"there is room for {len(groups)}: some would straddle nodes"
     )
     if unit.on_one_node:
         raise UserError(

@@ -7,6 +7,7 @@ from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.leaves import efficiency
 from remesh.parallel.plan.shares import replicated_heads
 
@@ -28,7 +29,7 @@ class NodeRoom:
         return unit.room(self.nodes, self.places)
 
     def __str__(self) -> str:
-        return f"{self.workers} worker{'' if self.workers == 1 else 's'}"
+        return count(self.workers, "worker")
 
 
 def ladder_of(job: Job) -> Ladder:
@@ -64,7 +65,8 @@ def no_room(ladder: Ladder, room: NodeRoom) -> str:
     where = "" if apart else f", each {unit.workers} of them on one node"
     return (
         f"--nodes {room.nodes} with --workers-per-node {room.places} has no room for a mesh of "
-        f"{smallest.workers} workers{where}; use more, or a smaller parallel.tp or zero.group"
+        f"{count(smallest.workers, 'worker')}{where}; use more, or a smaller parallel.tp or "
+        f"zero.group"
     )
 
 
@@ -76,7 +78,7 @@ def reasons(job: Job, ladder: Ladder, rung: Rung, room: NodeRoom) -> tuple[str, 
 def dealt(job: Job, rung: Rung) -> str:
     """Such as "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"."""
     size = job.num_microbatches // job.num_leaves
-    leaves = f"{job.num_leaves} leaves of {size} microbatch{'' if size == 1 else 'es'}"
+    leaves = f"{count(job.num_leaves, 'leaf')} of {count(size, 'microbatch')}"
     share = f"{_efficiency(job, rung):.0%} efficient"
     return f"dp={rung.layout.dp}: {leaves}, {_each(job, rung)} each, {share}"
 
@@ -138,20 +140,20 @@ def _ladder_reasons(job: Job) -> Iterator[str]:
     tp, zero = job.parallel.tp, job.zero
     if tp > 1:
         where = "which may straddle nodes" if job.parallel.allow_cross_node_tp else "on one node"
-        yield f"tp={tp}: as the job says; groups of {tp} workers, {where}"
+        yield f"tp={tp}: as the job says; groups of {count(tp, 'worker')}, {where}"
     if (times := replicated_heads(tp, job.model.num_kv_heads)) > 1:
         yield (
-            f"each of the {job.model.num_kv_heads} kv heads is replicated on {times} ranks of a "
-            f"tp group: parallel.tp = {tp} is more than there are"
+            f"each of the {job.model.num_kv_heads} kv heads is replicated on "
+            f"{count(times, 'rank')} of a tp group: parallel.tp = {tp} is more than there are"
         )
     if zero.stage:
-        sharing = f"each {zero.group} replicas" if zero.group else "all replicas"
+        sharing = f"each {count(zero.group, 'replica')}" if zero.group else "all replicas"
         yield f"ZeRO stage {zero.stage}: {sharing} share one copy"
 
 
 def _left_over(ladder: Ladder, rung: Rung, room: NodeRoom) -> Iterator[str]:
     if surplus := room.workers - rung.workers:
-        workers = "1 worker stays" if surplus == 1 else f"{surplus} workers stay"
+        workers = count(surplus, "worker", "stays", "stay")
         yield f"{workers} spare: {ladder.spare_reason(rung)}"
     if fewer := ladder.highest.layout.dp - rung.layout.dp:
-        yield f"{fewer} replica{'' if fewer == 1 else 's'} fewer than the job would use"
+        yield f"{count(fewer, 'replica')} fewer than the job would use"

@@ -182,7 +182,7 @@ def test_each_node_has_one_placement_group_and_none_is_left_at_the_end(story):
 
 def test_the_commands_say_what_comes_of_it_or_refuse_with_the_bound(story):
     assert story.seen["scaling down"].out == "2 nodes are in use, 1 wanted\n"
-    assert "is leaving; 1 nodes stay in use" in story.seen["draining"].out
+    assert "is leaving; 1 node stays in use" in story.seen["draining"].out
     beyond = story.seen["beyond"]
     assert (beyond.code, beyond.out) == (2, "")
     assert beyond.err == "remesh: 4 nodes are more than elastic.max_nodes = 3\n"

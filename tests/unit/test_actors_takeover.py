@@ -84,8 +84,8 @@ def test_what_was_decided_and_not_announced_any_more_is_announced_then(folder):
     joined = [ev.NodeJoined(node=name, slots=1) for name in "nm"]
     handled(first, ev.RunStarted(), *joined)
     first.journal.announcement("metrics are somewhere", 1.0)
-    first.journal.announcement("node n joined with room for 1 workers", 1.0)
-    said = ["metrics are somewhere", *(f"node {n} joined with room for 1 workers" for n in "nm")]
+    first.journal.announcement("node n joined with room for 1 worker", 1.0)
+    said = ["metrics are somewhere", *(f"node {n} joined with room for 1 worker" for n in "nm")]
     assert begin(spec, OPTIONS, folder).journal.announcements == said
     handled(begin(spec, OPTIONS, folder), *[ev.StopRequested(reason="enough")] * 2)
     last = begin(spec, OPTIONS, folder)

@@ -50,9 +50,9 @@ def test_a_number_of_nodes_within_the_bounds_is_passed_on(asked):
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
-        (1, "1 nodes are fewer than elastic.min_nodes = 2"),
+        (1, "1 node is fewer than elastic.min_nodes = 2"),
         (5, "5 nodes are more than elastic.max_nodes = 4"),
-        ("many", "many nodes are fewer than elastic.min_nodes = 2"),
+        ("many", "nodes = many: expected an integer"),
     ],
 )
 def test_a_number_beyond_the_bounds_is_refused_with_both(asked, nodes, reason):
@@ -71,7 +71,7 @@ def test_a_node_is_drained_by_its_name_or_its_address(asked):
 def test_whoever_drains_below_the_minimum_is_told(asked):
     asked.drive.do(NodeDraining(node="10.0.0.2-ab", cause="Ray drains it"))
     assert asked.tell("/drain", node="10.0.0.3").endswith(
-        "1 nodes stay in use, fewer than elastic.min_nodes = 2: the run waits"
+        "1 node stays in use, fewer than elastic.min_nodes = 2: the run waits"
     )
 
 

@@ -137,6 +137,13 @@ def test_show_tells_all_of_one_checkpoint(capsys, target):
     assert "layers.0.attention.query.weight" in out
 
 
+def test_show_names_the_keys_of_a_job_as_a_job_file_does(capsys):
+    """user 22: what is shown can be pasted."""
+    out = told(capsys, "show", "runs/small/2")
+    assert "model.num_kv_heads=1" in out
+    assert not re.search(r"[a-z] [a-z]+=", out)
+
+
 def test_what_is_damaged_is_told_beside_what_is_not(capsys):
     path = Path("runs/small/step-00000004.gen-3/manifest.json")
     path.write_text(path.read_text().replace('"d"', '"e"'))

@@ -112,7 +112,7 @@ def test_a_first_start_builds_the_data_and_a_second_finds_it(tmp_path):
     notes = []
     ensure_dataset(job, notes.append)
     assert notes[0] == f"building {tmp_path / 'data'} from {source}"
-    assert "rows of 16 tokens in 1 shards" in notes[-1]
+    assert "rows of 16 tokens in 1 shard" in notes[-1]
     before = len(notes)
     ensure_dataset(job, notes.append)
     assert len(notes) == before

@@ -13,6 +13,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY, SHARDED = str(EXAMPLES / "tiny.toml"), str(EXAMPLES / "sharded.toml")
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def lines(capsys, *arguments):
     assert main(["plan", *arguments]) == 0
     out, error = capsys.readouterr()
@@ -22,10 +27,10 @@ def lines(capsys, *arguments):
 
 def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
     head, *rows = lines(capsys, TINY)
-    assert " ".join(head) == "workers mesh shards leaves each efficiency unit moves"
+    assert " ".join(head) == "workers mesh shards leaves each efficiency unit memory moves"
     assert rows[:2] == [
-        ["1", "dp=1", "1", "12", "100%", "1"],
-        ["2", "dp=2", "1", "6", "100%", "1", "nothing"],
+        ["1", "dp=1", "1", "12", "100%", "1", "389", "MB"],
+        ["2", "dp=2", "1", "6", "100%", "1", "407", "MB", "nothing"],
     ]
     assert rows[3][:4] == ["4", "dp=4", "1", "3"]
     assert " ".join(rows[-1]) == "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"
@@ -33,8 +38,8 @@ def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
 
 def test_so_many_workers_get_a_marked_mesh_and_the_rest_is_explained(capsys):
     found = [" ".join(words) for words in lines(capsys, SHARDED, "--workers", "3")]
-    assert found[1].startswith("> 2 tp=2 1 2 100% 2 on one node")
-    assert found[2] == "4 dp=2 tp=2 2 1 100% 2 on one node 50%"
+    assert found[1].startswith("> 2 tp=2 1 2 100% 2 on one node 359 MB")
+    assert found[2] == "4 dp=2 tp=2 2 1 100% 2 on one node 362 MB 50%"
     assert "1 worker stays spare: a mesh has whole replicas, 2 workers at a time" in found
     assert "ZeRO stage 3: all replicas share one copy" in found
 

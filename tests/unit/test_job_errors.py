@@ -51,7 +51,10 @@ def refusal(*overrides: str) -> str:
         ),
         (
             "zero.keep_gathered=true",
-            "zero.keep_gathered = true: zero.stage = 0 gathers no weights; leave it false or use 3",
+            (
+                "zero.keep_gathered = true: zero.stage = 0 gathers no weights; set "
+                "zero.keep_gathered = false, or zero.stage = 3"
+            ),
         ),
         (
             "checkpoint.snapshot_every=often",

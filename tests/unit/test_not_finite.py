@@ -85,7 +85,7 @@ def test_it_is_null_for_programs_and_words_for_people(capsys):
     told = json.loads(json.dumps(status, allow_nan=False))
     assert (told["last"]["did"]["loss"], told["last"]["did"]["grad_norm"]) == (None, None)
     show_status(Console(width=300, color_system=None), status)
-    assert "loss=not finite grad norm=not finite" in capsys.readouterr().out
+    assert "loss=not finite grad_norm=not finite" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("loss", "text"), [(math.nan, "not finite"), (2.0, "2.0000")])

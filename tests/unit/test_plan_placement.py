@@ -35,7 +35,7 @@ def test_bundles_that_come_interleaved_give_consecutive_ranks_and_whole_tp_group
 
 
 def test_a_tp_group_that_would_straddle_nodes_is_refused_with_the_numbers():
-    with pytest.raises(UserError, match="1 groups of 8 devices on one node each, and there is roo"):
+    with pytest.raises(UserError, match="1 group of 8 devices on one node each, and there is roo"):
         place(devices("AAAABBBB"), mesh(tp=8))
 
 

@@ -16,6 +16,7 @@ from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode
 from remesh.orchestrator.control.words.events import NodeDraining, NodeJoined, ScaleRequested
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.recovery import slots_of
+from remesh.orchestrator.user_text import count
 
 
 def on_joined(turn: Turn, event: NodeJoined) -> None:
@@ -39,7 +40,7 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
         _keep_out(turn, node, until_s - turn.now_s)
     elif state.started:
         spare = "" if _wants_more(turn) else "; it is a spare: more nodes than are wanted"
-        turn.say(f"node {node.name} joined with room for {node.slots} workers{spare}")
+        turn.say(f"node {node.name} joined with room for {count(node.slots, 'worker')}{spare}")
 
 
 def on_draining(turn: Turn, event: NodeDraining) -> None:
@@ -67,7 +68,7 @@ def on_scale(turn: Turn, event: ScaleRequested) -> None:
     wanted = min(max(event.nodes, options.min_nodes), options.max_nodes)
     state.wanted_nodes = wanted
     used = [node for node in state.roster.nodes.values() if node.state is NodeState.USED]
-    turn.say(f"scaling from {len(used)} to {wanted} nodes")
+    turn.say(f"scaling from {len(used)} to {count(wanted, 'node')}")
     used.sort(key=lambda node: not node.head)
     for node in used[wanted:]:
         node.returns = True

@@ -12,6 +12,7 @@ from remesh.orchestrator.control.handlers.transitions import drain, take_up_ladd
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.user_text import count
 
 
 def on_ladder_changed(turn: Turn, event: LadderChanged) -> None:
@@ -19,11 +20,12 @@ def on_ladder_changed(turn: Turn, event: LadderChanged) -> None:
     asked, known = event.ladder.num_leaves, turn.ladder.num_leaves
     if asked != known:
         turn.say(
-            f"a ladder with {asked} leaves is refused: this run has {known}, fixed at its first "
-            f"start ({event.reason})"
+            f"a ladder with {count(asked, 'leaf')} is refused: this run has {known}, fixed at its "
+            f"first start ({event.reason})"
         )
         return
-    turn.say(f"another ladder, of up to {event.ladder.highest.workers} workers: {event.reason}")
+    most = count(event.ladder.highest.workers, "worker")
+    turn.say(f"another ladder, of up to {most}: {event.reason}")
     turn.state.next_ladder = event
     climb(turn)
 

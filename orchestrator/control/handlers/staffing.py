@@ -15,6 +15,7 @@ from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.user_text import count
 
 
 def refill(turn: Turn) -> None:
@@ -52,7 +53,7 @@ def form_or_grow(turn: Turn) -> None:
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:
-        drain(turn, save=False, reason=f"growing from {members} to {size} workers")
+        drain(turn, save=False, reason=f"growing from {members} to {count(size, 'worker')}")
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:

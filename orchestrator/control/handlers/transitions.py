@@ -8,6 +8,7 @@ from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, 
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
 from remesh.orchestrator.plan.rung import changed_bits
+from remesh.orchestrator.user_text import count
 
 
 def fence(turn: Turn, sign: str) -> None:
@@ -79,7 +80,9 @@ def settle_if_parked(turn: Turn) -> None:
         return
     saved_step = state.checkpoints.newest_step
     if saved_step is not None and saved_step >= turn.options.steps:
-        turn.end(Phase.FINISHED, f"all {turn.options.steps} steps are done and saved")
+        turn.end(
+            Phase.FINISHED, f"all {count(turn.options.steps, 'step', 'is', 'are')} done and saved"
+        )
         return
     if state.phase is Phase.FENCING:
         _settle_fenced(turn)
@@ -161,7 +164,9 @@ def over_budget(turn: Turn) -> bool:
     budget, limit = turn.state.budget, turn.options.max_failures
     if budget.failures <= limit:
         return False
-    reason = f"{budget.failures} failures, more than elastic.max_failures={limit}; the last: "
+    reason = (
+        f"{count(budget.failures, 'failure')}, more than elastic.max_failures={limit}; the last: "
+    )
     turn.end(Phase.FAILED, reason + budget.cause)
     return True
 
@@ -213,7 +218,7 @@ def _form(turn: Turn) -> None:
         changed = changed_bits(before, life.rung.bit_key)
         turn.say(f"no mesh with the same bits fits; they change from here on: {changed}")
     if choice.spare and turn.ladder.above(life.rung):
-        workers = "1 worker stays" if choice.spare == 1 else f"{choice.spare} workers stay"
+        workers = count(choice.spare, "worker", "stays", "stay")
         turn.say(f"{workers} spare: {turn.ladder.spare_reason(life.rung)}")
     ask_to_form(turn)
 

@@ -1,0 +1,145 @@
+"""The memory that a plan says against what processes really take (user 10).
+
+Each process trains two steps of a model of some 100 MB; what it has held at the most, beyond what
+it held before, is the kernel's own count (VmHWM), which no load on the machine changes.
+"""
+
+import ctypes
+import gc
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from process_pool import NUM_PROCESSES
+from small_engine import formed, spec, work_of, zero
+
+from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.memory import RankSizes, rank_memory
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.spec import Precision
+from remesh.parallel.step.warm_up import warm_up
+
+WITHIN = 0.15
+BUCKET_BYTES = 4 << 20
+MODEL = ModelConfig(
+    num_layers=4,
+    width=384,
+    num_heads=6,
+    num_kv_heads=6,
+    ffn_width=1024,
+    vocab_size=2048,
+    seq_len=256,
+)
+TINY = replace(MODEL, num_layers=2, width=48, ffn_width=64, vocab_size=64, seq_len=16)
+BF16 = Precision(compute=torch.bfloat16, gradient=torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One layout, and what of the engine's spec is not as usual."""
+
+    layout: Layout = field(default_factory=Layout)
+    stage: int = 0
+    leaves: int = 4
+    per_leaf: int = 1
+    kind: dict = field(default_factory=dict)
+    more: dict = field(default_factory=dict)
+
+    def spec(self, model):
+        shared = zero(self.stage, bucket_bytes=BUCKET_BYTES)
+        more = {**self.more, "model": replace(model, **self.kind), "zero": shared}
+        return spec(self.leaves, self.per_leaf, **more)
+
+
+TINY_CASE = Case(layout=Layout(dp=NUM_PROCESSES), stage=3, leaves=NUM_PROCESSES)
+CASES = {
+    "dp": Case(layout=Layout(dp=2)),
+    "one": Case(leaves=1),
+    "leaves": Case(layout=Layout(dp=2), leaves=8, per_leaf=2),
+    "zero 1": Case(layout=Layout(dp=4), stage=1),
+    "zero 2": Case(layout=Layout(dp=4), stage=2),
+    "zero 3": Case(layout=Layout(dp=4), stage=3),
+    "tp": Case(layout=Layout(tp=2), leaves=2),
+    "tp with sequence": Case(layout=Layout(tp=2), leaves=2, more={"sequence": True}),
+    "recompute": Case(leaves=2, more={"recompute": Recompute(mode="full")}),
+    "bf16": Case(layout=Layout(dp=2), leaves=2, more={"precision": BF16}),
+    "gelu": Case(
+        leaves=1,
+        kind={"norm": "layer", "positions": "learned", "activation": "gelu"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def warm_pool(sessions_pool):
+    """All processes have trained a tiny model together: they hold what code and groups take."""
+    sessions_pool.run(steps, NUM_PROCESSES, TINY_CASE, TINY)
+    yield sessions_pool
+    sessions_pool.reclaim()
+
+
+def taken(seat, case):
+    """Bytes at the most, beyond those of a process that has trained a tiny model."""
+    warm_up(case.spec(TINY))
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = kernel_bytes("VmHWM")
+    steps(seat, case, MODEL)
+    return kernel_bytes("VmHWM") - before
+
+
+def steps(seat, case, model):
+    chosen = case.spec(model)
+    mesh, engine = formed(seat, case.layout, chosen)
+    for step in (1, 2):
+        engine.step(step, work_of(mesh, step, fill=fill(model)))
+    mesh.close()
+
+
+def fill(model):
+    def numbers(first, out):
+        out[:] = (first + torch.arange(out.size).view(out.shape).numpy()) % model.vocab_size
+        return (0, 0, len(out))
+
+    return numbers
+
+
+def kernel_bytes(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) << 10
+
+
+def planned(case):
+    chosen, layout = case.spec(MODEL), case.layout
+    precision = chosen.precision
+    return rank_memory(
+        RankSizes(
+            model=chosen.model,
+            dp=layout.dp,
+            tp=layout.tp,
+            shards=chosen.zero.shard_size(layout.dp),
+            stage=case.stage,
+            bucket_elements=BUCKET_BYTES // precision.gradient.itemsize,
+            num_leaves=chosen.num_leaves,
+            microbatches_per_leaf=chosen.microbatches_per_leaf,
+            microbatch=chosen.microbatch,
+            compute_bytes=precision.compute.itemsize,
+            gradient_bytes=precision.gradient.itemsize,
+            sequence=chosen.sequence,
+            recompute=chosen.recompute.mode,
+            recompute_every=chosen.recompute.every,
+        )
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rank_takes_what_is_planned(warm_pool, name):
+    """user 10: within 15 %, beside what a process takes anyway."""
+    case = CASES[name]
+    said = replace(planned(case), process=0)
+    found = max(warm_pool.run(taken, case.layout.world_size, case))
+    assert abs(found - said.total) <= WITHIN * said.total, (name, found, said)
