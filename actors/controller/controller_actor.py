@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 import ray
 
@@ -169,9 +169,6 @@ class ControllerActor:
     def stop(self, reason: str) -> None:
         self._inbox.put(StopRequested(reason=reason))
 
-    def report(self) -> dict[str, Any]:
-        return self._view.report()
-
     def end(self) -> None:
         """End every actor of the run now, finished or not."""
         self._ended = True
@@ -233,6 +230,7 @@ class ControllerActor:
                 self._journal.announcement(text, now_s)
             case End():
                 self._journal.ending(command.sentence, now_s)
+                self._journal.sync()
                 self._ended = True
             case _:
                 assert_never(command)
@@ -316,6 +314,8 @@ class ControllerActor:
 
     def _commit(self, command: Commit, loss: float | None) -> None:
         try:
+            # Never knows the journal less than a checkpoint does, also after a power cut.
+            self._journal.sync()
             self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"

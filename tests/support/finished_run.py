@@ -3,9 +3,13 @@
 What trained it is a machine that is told of a cluster; so its commands and its journal are real.
 """
 
+import atexit
 import io
+import shutil
+import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -106,9 +110,6 @@ class FinishedRunFiles:
     def shard(self, step):
         return self.checkpoint(step) / shard_file_name(0, WORKERS)
 
-    def digest_at(self, step):
-        return _digest(self.job, step)
-
     def remesh(self, *words):
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
@@ -116,24 +117,50 @@ class FinishedRunFiles:
         return Said(code, out.getvalue(), err.getvalue())
 
     def take_up(self, *words):
-        """`remesh run` where no cluster is: a finished run is told, one that goes on ends with 4."""
+        """`remesh run` where no cluster is: a finished run is told, another ends with 4."""
         return self.remesh("run", self.job_file, "--address", NOWHERE, *words)
 
 
 def finished_run(folder):
-    """A run of 12 steps of which those at 4, 8 and 12 are saved."""
-    (folder / "a.txt").write_text("to be or not to be, that is the question\n" * 40)
-    build(str(folder / "a.txt"), folder / "data", 16)
-    (folder / "job.toml").write_text(JOB.format(folder=folder))
-    job = load_job(folder / "job.toml")
+    """A run of 12 steps of which those at 4, 8 and 12 are saved: a copy of one that is made once.
+
+    Files are synced as they are made, which on a busy disk takes longer than all the rest.
+    """
+    there, options = _made()
+    shutil.copytree(there, folder, dirs_exist_ok=True)
+    return _of(folder, options)
+
+
+def made_run(folder, digest=None):
+    """Likewise, made anew, with the digests that `digest` gives for a job and a step."""
+    _write_data(folder)
     place = RunFolder(folder / "run")
+    job = load_job(folder / "job.toml")
     fingerprint = job.fingerprint(Manifest.load(folder / "data").digest)
     place.keep(fingerprint)
     place.keep_bits(job.bits)
     place.claim("ab12")
-    drive = WrittenDrive(place, job, fingerprint)
+    drive = WrittenDrive(place, job, fingerprint, digest=digest or digest_at)
     drive.through()
-    return FinishedRunFiles(folder, job, drive.controller.options)
+    return _of(folder, drive.controller.options)
+
+
+@cache
+def _made():
+    folder = Path(tempfile.mkdtemp(prefix="remesh-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder, made_run(folder).options
+
+
+def _of(folder, options):
+    (folder / "job.toml").write_text(JOB.format(folder=folder))
+    return FinishedRunFiles(folder, load_job(folder / "job.toml"), options)
+
+
+def _write_data(folder):
+    (folder / "a.txt").write_text("to be or not to be, that is the question\n" * 40)
+    build(str(folder / "a.txt"), folder / "data", 16)
+    (folder / "job.toml").write_text(JOB.format(folder=folder))
 
 
 def contact_of(run="ab12", port=1):
@@ -145,10 +172,9 @@ def contact_of(run="ab12", port=1):
 class WrittenDrive(Drive):
     """Writes the journal of what it does, and the files of its checkpoints."""
 
-    def __init__(self, place, job, fingerprint, *, incarnation=1, resume=None, last_generation=0):
+    def __init__(self, place, job, fingerprint, *, incarnation=1, digest=None, **more):
         self.place, self.job, self.fingerprint = place, job, fingerprint
-        more = {"last_generation": last_generation, **({"resume": resume} if resume else {})}
-        self.incarnation, self.writer = incarnation, None
+        self.incarnation, self.digest, self.writer = incarnation, digest or digest_at, None
         super().__init__(steps=job.train.steps, max_dp=WORKERS, **more)
 
     def do(self, *events, after_s=0.01):
@@ -173,7 +199,7 @@ class WrittenDrive(Drive):
             done = record(
                 step,
                 loss=loss_at(step),
-                digest=_digest(self.job, step),
+                digest=self.digest(self.job, step),
                 samples=BATCH,
                 ended_s=self.now_s,
             )
@@ -207,13 +233,12 @@ class WrittenDrive(Drive):
             if step < STEPS:
                 self.keep(step)
         if last == STEPS:
-            members = self.members
             self.keep(STEPS)
             self.park(STEPS, drained=True)
-            assert members
 
 
-def _digest(job, step):
+def digest_at(job, step):
+    """That of a step of this job."""
     return expected_digest(
         step,
         global_batch=job.train.global_batch,

@@ -34,7 +34,6 @@ def reported(run, *words):
     return json.loads(path.read_text()), said
 
 
-@pytest.mark.xfail(strict=True, reason="security D1")
 def test_a_whole_run_proves_every_step(run):
     report, said = reported(run)
     assert report["samples"]["lost"] == report["samples"]["repeated"] == 0
@@ -47,7 +46,6 @@ def test_a_whole_run_proves_every_step(run):
     assert "proven" not in said.out
 
 
-@pytest.mark.xfail(strict=True, reason="security D1")
 def test_a_journal_that_stops_before_the_newest_checkpoint_proves_no_more_than_it_holds(run):
     """security D1: it was "finished" with 40 of 80 steps, lost 0, exit 0."""
     step_7 = line_with(run, '"step":7')
@@ -62,7 +60,6 @@ def test_a_journal_that_stops_before_the_newest_checkpoint_proves_no_more_than_i
     assert "steps 7..12 cannot be proven" in said.out
 
 
-@pytest.mark.xfail(strict=True, reason="security D1")
 @pytest.mark.parametrize(
     "how", ["changed", "dropped", "swapped", "doubled", "not UTF-8", "emptied"]
 )
@@ -96,7 +93,6 @@ def test_a_changed_line_is_seen_by_its_number(run, how):
     assert report["samples"]["lost"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="security D2")
 def test_a_damaged_journal_stops_no_resume_and_is_announced(tmp_path):
     """security D2: one flipped bit, and the run could not be taken up at its checkpoints."""
     run = finished_run(tmp_path)
@@ -112,7 +108,6 @@ def test_a_damaged_journal_stops_no_resume_and_is_announced(tmp_path):
     assert [text for text in spec.notices if f"{run.journal}: line {at + 1}" in text] != []
 
 
-@pytest.mark.xfail(strict=True, reason="security D2")
 def test_a_line_cut_short_by_a_crash_is_no_damage(run):
     whole = run.journal.read_bytes()
     with run.journal.open("ab") as file:
@@ -123,7 +118,6 @@ def test_a_line_cut_short_by_a_crash_is_no_damage(run):
     assert reported(run)[0]["damage"] == []
 
 
-@pytest.mark.xfail(strict=True, reason="security D2")
 def test_status_and_events_tell_the_damage_and_what_was_before_it(run):
     """security D1: 128 of 700 changed journals gave another state without a word."""
     lines = lines_of(run)
@@ -139,7 +133,6 @@ def test_status_and_events_tell_the_damage_and_what_was_before_it(run):
     assert json.loads(run.remesh("status", run.run_dir, "--json").out)["step"] == 6
 
 
-@pytest.mark.xfail(strict=True, reason="security D4")
 @pytest.mark.parametrize(
     "content", [b"", b"{}\n", b"[]\n", b"\xff\xfe\n", b"{" * 100_000 + b"\n", b"9" * 5000 + b"\n"]
 )
@@ -156,7 +149,6 @@ def test_a_first_line_that_is_none_is_damage_and_no_bug(run, content):
     assert status.err.count("\n") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="security D4")
 def test_foreign_and_copied_journals_are_named_and_prove_nothing(run):
     """security D4: `copy.jsonl` was a ValueError, a copied `000009.jsonl` an AssertionError."""
     folder = run.journal.parent
@@ -170,7 +162,6 @@ def test_foreign_and_copied_journals_are_named_and_prove_nothing(run):
     assert "000001" in told
 
 
-@pytest.mark.xfail(strict=True, reason="security D4")
 def test_a_journal_that_continues_a_missing_one_is_named(run):
     """security D4: it was an IndexError."""
     spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
@@ -185,7 +176,6 @@ def test_a_journal_that_continues_a_missing_one_is_named(run):
     assert reported(run)[0]["unproven_steps"] == ["1..12"]
 
 
-@pytest.mark.xfail(strict=True, reason="security B5")
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how):
     """security B5: it took itself for a first start, and left workers behind."""
@@ -202,7 +192,6 @@ def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how)
     assert "the same command resumes at the last checkpoint" in str(refused.value)
 
 
-@pytest.mark.xfail(strict=True, reason="security B5")
 def test_a_damaged_claim_is_named_by_a_controller_that_is_back(run):
     """security B5: it was a KeyError."""
     spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
