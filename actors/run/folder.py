@@ -194,7 +194,7 @@ class RunFolder:
     def claim_again(self, run: str) -> int | None:
         """A further number for this start of the run, None if another start has one by now."""
         newest = self.newest_claim()
-        if not _is_claimed(self.guarded, newest, run):
+        if not _is_claimed(self.guarded, newest, run, self._place):
             return None
         claimed = self.guarded.put_if_absent(claim_path(newest + 1), _claim_record(run))
         return newest + 1 if claimed else None
@@ -258,7 +258,7 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
     """
     number, run = claim
     deadline_s = time.monotonic() + wait_s
-    while not _is_claimed(storage, number, run):
+    while not _is_claimed(storage, number, run, masked(place)):
         if time.monotonic() > deadline_s:
             raise CheckpointError(
                 f"{masked(place)} is not one place for all nodes: here it holds no "
@@ -269,9 +269,9 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
         time.sleep(wait_s / 20)
 
 
-def _is_claimed(storage: Storage, number: int, run: str) -> bool:
+def _is_claimed(storage: Storage, number: int, run: str, place: str) -> bool:
     try:
-        claim = read_record(storage, Record.CLAIM, "", claim_path(number))
+        claim = read_record(storage, Record.CLAIM, place, claim_path(number))
         return bool(claim["run"] == run)
     except FileNotFoundError:
         return False

@@ -37,7 +37,7 @@ class Record(Enum):
 
 def read_record(storage: Storage, kind: Record, place: str, path: str) -> dict[str, Any]:
     """Raises: FileNotFoundError; RunFormatError if another version wrote it; DamagedFileError."""
-    name = f"{place}/{path}" if place else path
+    name = f"{place}/{path}"
     try:
         encoded = storage.get_range(path, 0, MAX_BYTES + 1)
     except OSError as error:

@@ -68,7 +68,8 @@ class VaultPort:
 
 class StatusPort:
     def __init__(self, _folder, limit_s):
-        self.server = StatusServer({"/status": lambda: {"run": "", "step": 7}}, TOKEN, limit_s=limit_s)
+        answers = {"/status": lambda: {"run": "", "step": 7}}
+        self.server = StatusServer(answers, TOKEN, limit_s=limit_s)
         self.port = self.server.port
         self.begin = b"GET /status HTTP/1.1\r\nX: "
 
