@@ -335,9 +335,8 @@ class ControllerActor:
 
     def _commit(self, command: Commit, loss: float | None) -> None:
         try:
-            # Never knows the journal less than a checkpoint does, also after a power cut.
-            self._journal.sync()
-            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss))
+            sync = self._journal.sync
+            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss, sync))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._inbox.put(

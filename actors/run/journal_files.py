@@ -5,14 +5,13 @@ line says how many lines came before: what the dead one may still write beyond t
 nobody. Each line carries a sum of itself and of those before it; `journal_reading` goes by it.
 """
 
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remesh.data.durable import DISK
+from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
@@ -36,13 +35,15 @@ class JournalWriter:
         incarnation: int,
         options: Options,
         continued: "Journal | None" = None,
+        disk: Disk = DISK,
     ) -> None:
         path = journal_path(run_folder, incarnation)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         earlier = continued.announcements() if continued else ()
         self.announcements: list[str] = [entry["text"] for entry in earlier]
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._disk = disk
+        self._file = path.open("ab")
         self._lock = threading.Lock()
         self._sum = continued.sum if continued else 0
         opened = Opened(
@@ -53,7 +54,7 @@ class JournalWriter:
         )
         self._line(journal.encode_opened(opened))
         for folder in (path.parent, run_folder):
-            DISK.sync_folder(folder)
+            disk.sync_folder(folder)
 
     def event(self, event: Event, now_s: float) -> None:
         self._line(journal.encode(event, now_s))
@@ -73,12 +74,13 @@ class JournalWriter:
     def sync(self) -> None:
         """All that was written so far outlives a power cut."""
         with self._lock:
-            os.fsync(self._file.fileno())
+            self._disk.sync(self._file)
 
     def _line(self, line: str) -> None:
         with self._lock:
             text, self._sum = sealed(line, self._sum)
-            self._file.write(text + "\n")
+            self._file.write(text.encode() + b"\n")
+            self._file.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,21 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from finished_run import BATCH, STEPS, WrittenDrive, contact_of, finished_run
 
+from remesh.actors.controller.commits import commit_checkpoint
 from remesh.actors.controller.takeover import begin
 from remesh.actors.jobs.submit import _spec
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.data.durable import Disk
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.state.checkpoint import committed, read_manifest
 
 
 @pytest.fixture
@@ -201,3 +208,69 @@ def test_a_damaged_claim_is_named_by_a_controller_that_is_back(run):
         claim.write_bytes(content)
         with pytest.raises(UserError, match=claim.name):
             begin(spec, run.options, run.run)
+
+
+class Synced:
+    """Notes at each sync of the journal which checkpoints there are by then."""
+
+    def __init__(self, folder):
+        self.folder, self.seen = folder, []
+
+    def __call__(self):
+        self.seen.append(list(self.folder.rglob("manifest.json")))
+
+
+def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
+    """security D2: after a power cut the journal told less than the checkpoints."""
+    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    place = run.run
+    files = tuple(read_manifest(place.storage, committed(place.storage)[0]).files)
+    command = Commit(generation=1, step=STEPS, files=files)
+    manifest = run.checkpoint(STEPS) / "manifest.json"
+    manifest.unlink()
+    synced = Synced(run.run_dir)
+    assert isinstance(commit_checkpoint(place, spec, command, None, synced), ev.CheckpointCommitted)
+    assert [manifest in seen for seen in synced.seen] == [False]
+    assert manifest.exists()
+
+
+def test_a_journal_that_cannot_be_synced_commits_nothing(run):
+    """security D2."""
+    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    manifest = run.checkpoint(STEPS) / "manifest.json"
+    files = read_manifest(run.run.storage, committed(run.run.storage)[0]).files
+    manifest.unlink()
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    command = Commit(generation=1, step=STEPS, files=files)
+    told = commit_checkpoint(run.run, spec, command, None, full)
+    assert isinstance(told, ev.CommitFailed)
+    assert "No space left" in told.error
+    assert not manifest.exists()
+
+
+class CountedDisk(Disk):
+    """Notes what is synced."""
+
+    def __init__(self):
+        self.synced = []
+
+    def sync(self, file):
+        self.synced.append((file.name, Path(file.name).read_bytes()))
+
+    def sync_folder(self, folder):
+        self.synced.append((folder, b""))
+
+
+def test_a_writer_syncs_its_file_when_it_is_told_and_its_name_at_once(run, tmp_path):
+    """security D2."""
+    disk = CountedDisk()
+    writer = JournalWriter(tmp_path / "other", 1, run.options, disk=disk)
+    assert [folder for folder, _ in disk.synced] == [writer.path.parent, tmp_path / "other"]
+    writer.event(ev.RunStarted(), 1.0)
+    assert len(disk.synced) == 2
+    writer.sync()
+    assert disk.synced[2:] == [(str(writer.path), writer.path.read_bytes())]
+    assert b"RunStarted" in disk.synced[2][1]
