@@ -47,7 +47,8 @@ dist: $(STAMP) ## Tests with torch and gloo in several processes
 cluster: $(STAMP) ## Tests on real Ray nodes
 	$(BIN)/pytest tests/cluster
 
-soak: $(STAMP) ## 100 runs with a kill, a freeze or two kills at random moments (make test: 6)
+soak: $(STAMP) ## 100 runs with faults at random moments (make test: 6), 200 changed files (20)
+	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200
 	$(BIN)/pytest tests/cluster/test_random_faults.py --random-runs 100
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results

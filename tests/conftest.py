@@ -26,6 +26,7 @@ SLOW = pytest.StashKey[list[tuple[float, str]]]()
 
 def pytest_addoption(parser):
     parser.addoption("--random-runs", type=int, default=6, help="runs disturbed at random moments")
+    parser.addoption("--file-changes", type=int, default=20, help="changed files of a run")
 
 
 def pytest_configure(config):

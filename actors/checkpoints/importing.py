@@ -14,7 +14,7 @@ from typing import Any
 from remesh.actors.checkpoints.exporting import Format
 from remesh.actors.checkpoints.origin import keep_words
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import read_journals
+from remesh.actors.run.journal_reading import read_history
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
@@ -143,7 +143,8 @@ def _toml(value: Any) -> str:
 
 
 def _check_new(folder: RunFolder) -> None:
-    if folder.fingerprint() is not None or read_journals(folder.path):
+    history = read_history(folder.path)
+    if folder.fingerprint() is not None or history.starts or history.strays:
         raise UserError(
             f"{folder.path} holds a run already; give this one another folder with "
             "--set checkpoint.dir=DIR"

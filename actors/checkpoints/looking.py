@@ -14,7 +14,7 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
 from remesh.parallel.optim.slots import slot_and_parameter
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import committed, file_path, read_manifest, unreadable
+from remesh.parallel.state.checkpoint import committed, file_path, lost, read_manifest, unreadable
 from remesh.parallel.state.headers import ShardHeader, read_header
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
@@ -132,8 +132,8 @@ def _row(manifest: CheckpointManifest) -> dict[str, Any]:
 def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
     try:
         return read_header(storage, file_path(ref, file), file)
-    except FileNotFoundError:
-        raise unreadable(ref, file.name, "it is missing") from None
+    except OSError as error:
+        raise lost(ref, file.name, error) from None
     except CheckpointError as error:
         raise unreadable(ref, file.name, str(error)) from None
 

@@ -1,6 +1,7 @@
 """Committing a checkpoint: the manifest is put if this controller still holds the run."""
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 
@@ -46,10 +47,19 @@ class LossesByStep:
 
 
 def commit_checkpoint(
-    folder: RunFolder, spec: RunSpec, command: Commit, loss: float | None
+    folder: RunFolder,
+    spec: RunSpec,
+    command: Commit,
+    loss: float | None,
+    sync: Callable[[], None],
 ) -> CheckpointCommitted | CommitFailed:
-    """Put the manifest, then remove what retention no longer keeps."""
+    """Put the manifest, then remove what retention no longer keeps.
+
+    `sync` makes the journal durable. It comes first: after a power cut no checkpoint may be there
+    of whose steps the journal does not tell.
+    """
     try:
+        sync()
         newest_claim = folder.newest_claim()
         if newest_claim > spec.incarnation:
             error = f"start {newest_claim} of this run has taken over {folder.path}; this one ends"

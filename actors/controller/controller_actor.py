@@ -12,13 +12,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
 import ray
 
 from remesh.actors.controller.actor_pool import Pool
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
+from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.replay import SnapshotWriter
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
@@ -61,6 +62,7 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
+from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.doors.addresses import joined
 from remesh.parallel.groups.store import StoreServer, room_bytes
 
@@ -77,7 +79,13 @@ class ControllerActor:
     def __init__(self, spec: RunSpec, options: Options) -> None:
         self._timers = options.timers
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
-        self._begun = begin(spec, options, self._folder)
+        self._leased_s = time.monotonic()
+        self._refused: RunStatus | None = None
+        try:
+            self._begun = begin(spec, options, self._folder)
+        except RemeshError as error:
+            self._refuse(error, spec, options)
+            return
         self._spec = spec = self._begun.spec
         self._machine = self._begun.machine
         self._journal = self._begun.journal
@@ -93,12 +101,19 @@ class ControllerActor:
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
         self._snapshots = SnapshotWriter(done, self._inbox, self._journal)
         self._ended = view_of(self._machine).ended
-        self._leased_s = time.monotonic()
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         # The short lease holds until the driver has polled once.
         self._lease_s = spec.driver_lease_s if restarted else self._timers.lease_s
         self._wall_s = self._begun.now_s - time.monotonic()  # wall-clock seconds that never jump
         threading.Thread(target=self._live, name="events", daemon=True).start()
+
+    def _refuse(self, error: RemeshError, spec: RunSpec, options: Options) -> None:
+        """An error here would have Ray start this one again, and tell the driver nothing."""
+        self._refused = refused(error, options)
+        self._spec = spec
+        end_all_of(spec)
+        self._folder.withdraw(spec.run)
+        threading.Thread(target=self._outlast_driver, daemon=True).start()
 
     def _live(self) -> None:
         try:
@@ -154,10 +169,12 @@ class ControllerActor:
             self._inbox.put(VaultLost(node=node))
 
     def post(self, event: Event) -> None:
-        self._inbox.put(event)
+        if self._refused is None:
+            self._inbox.put(event)
 
     def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
-        return self._watch.beat(node, frozen)
+        """How many nodes beat; 0 renews no lease."""
+        return self._watch.beat(node, frozen) if self._refused is None else 0
 
     def poll(self, seen: int) -> RunStatus:
         """Where the run stands, with what was announced after the first `seen` announcements.
@@ -165,19 +182,19 @@ class ControllerActor:
         It renews the driver's lease as well.
         """
         self._leased_s = time.monotonic()
+        if self._refused is not None:
+            return self._refused
         self._lease_s = self._spec.driver_lease_s
         return self._view.run_status(seen)
 
     def stop(self, reason: str) -> None:
-        self._inbox.put(StopRequested(reason=reason))
-
-    def report(self) -> dict[str, Any]:
-        return self._view.report()
+        self.post(StopRequested(reason=reason))
 
     def end(self) -> None:
         """End every actor of the run now, finished or not. Back when its end has been scraped."""
-        self._end_actors()
-        self._metrics.outlast()
+        if self._refused is None:
+            self._end_actors()
+            self._metrics.outlast()
 
     def _end_actors(self) -> None:
         self._ended = True
@@ -242,6 +259,7 @@ class ControllerActor:
                     text = f"Prometheus is given {awaited_s:.0f} s to read how the run ended"
                     self._journal.announcement(text, now_s)
                 self._journal.ending(command.sentence, now_s)
+                self._journal.sync()
                 self._ended = True
             case _:
                 assert_never(command)
@@ -325,7 +343,8 @@ class ControllerActor:
 
     def _commit(self, command: Commit, loss: float | None) -> None:
         try:
-            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss))
+            sync = self._journal.sync
+            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss, sync))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._inbox.put(
@@ -375,6 +394,14 @@ class ControllerActor:
             time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)
         self._metrics.outlast()
+        self._go()
+
+    def _outlast_driver(self) -> None:
+        while time.monotonic() - self._leased_s < self._timers.lease_s:
+            time.sleep(self._timers.silent_s)
+        self._go()
+
+    def _go(self) -> None:
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
 

@@ -14,14 +14,15 @@ from remesh.actors.controller.replay import Replayed, replayed
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import Journal, JournalWriter, read_journals
+from remesh.actors.run.journal_files import Journal, JournalWriter, journal_path
+from remesh.actors.run.journal_reading import History, read_history
 from remesh.actors.run.status_server import Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.tables import MetricsTable
-from remesh.orchestrator.user_errors import RemeshError
+from remesh.orchestrator.user_errors import RemeshError, UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +52,15 @@ class Beginning:
 def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     """Cost: the run's journals are read, and replayed from the newest snapshot on.
 
-    Raises: RemeshError if somebody else has taken over the run.
+    Raises: RemeshError if somebody else has taken over the run, UserError if what the controller
+    before this one has written is not there any more: then nobody knows what it knew.
     """
-    journals = read_journals(folder.path)
-    before = replayed(journals)
-    if journals and journals[-1].incarnation >= spec.incarnation:
-        return _take_over(spec, journals[-1], before, folder)
+    history = read_history(folder.path)
+    _check_own(spec, history, folder)
+    starts = history.starts
+    before = replayed(starts)
+    if starts and starts[-1].incarnation >= spec.incarnation:
+        return _take_over(spec, starts[-1], before, folder)
     writer = JournalWriter(folder.path, spec.incarnation, options)
     now_s = time.time()
     for text in spec.notices:
@@ -68,6 +72,25 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
         journal=writer,
         event=RunStarted(),
         now_s=now_s,
+    )
+
+
+def _check_own(spec: RunSpec, history: History, folder: RunFolder) -> None:
+    """Raises: UserError if this start of the run has a journal that is damaged or gone."""
+    path = str(journal_path(folder.path, spec.incarnation))
+    own = [start for start in history.starts if start.incarnation == spec.incarnation]
+    damage = [start.damage for start in own if start.damage]
+    damage += [stray for stray in history.strays if stray.file == path]
+    contact = folder.contact()
+    if damage:
+        what = str(damage[0])
+    elif not own and contact is not None and contact.run == spec.run:
+        what = f"{path} is gone or empty"
+    else:
+        return
+    raise UserError(
+        f"{what}: the controller that wrote it has died, and the one after it cannot know what "
+        f"the run was doing; it ends here, and the same command resumes at the last checkpoint"
     )
 
 

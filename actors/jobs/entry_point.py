@@ -5,7 +5,9 @@ import os
 
 from remesh.orchestrator.job.submission import Submission, read_metadata
 from remesh.orchestrator.user_errors import RemeshError
+from remesh.parallel.state.bounded_json import parse
 
+_MAX_BYTES, _MAX_VALUES = 1 << 20, 1 << 17  # an environment variable has 128 KiB
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the process of a job, by that name
 
 # A shell line, for Ray runs it as one. The first `python` on the head's PATH need not be the one
@@ -26,7 +28,11 @@ def own_submission() -> Submission:
 
     The environment that the job server gave the driver is dropped: workers need none of their own.
     """
-    config = json.loads(os.environ.get(JOB_CONFIG, "{}"))
+    try:
+        told = os.environ.get(JOB_CONFIG, "{}").encode()
+        config = dict(parse(told, max_bytes=_MAX_BYTES, max_values=_MAX_VALUES))
+    except (TypeError, ValueError):
+        config = {}
     submission = read_metadata(config.get("metadata"))
     if submission is None:
         raise RemeshError("this is how a submitted job runs on the cluster; use: remesh submit JOB")

@@ -6,10 +6,8 @@ Ray is imported late: it reads its token from the environment, which a local clu
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.run_view import report_of
+from remesh.actors.jobs.finishing import Outcome
 from remesh.orchestrator.job.driver_words import RunStatus
-from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UnreachableError
 from remesh.orchestrator.user_text import count
 
@@ -20,13 +18,17 @@ END_LIMIT_S = 120.0  # its metrics may outlast the run
 class Run:
     """A started run, as its driver holds it."""
 
-    def __init__(self, controller: Any, held: ExitStack, *, outlives: bool = False) -> None:
+    def __init__(
+        self, controller: Any, held: ExitStack, outcome: Outcome, *, outlives: bool = False
+    ) -> None:
         """`held` is what the run needs for as long as it is driven, a cluster of its own too.
 
         A run that `outlives` its driver is left alone when its controller does not answer.
         """
         self._controller = controller
         self._held = held
+        self._outcome = outcome
+        self._status = ""
         self._outlives = outlives
         self._lost = False
         self._seen = 0
@@ -35,14 +37,17 @@ class Run:
         """Raises: UnreachableError if the controller is gone."""
         status: RunStatus = self._ask("poll", self._seen)
         self._seen += len(status.announcements)
+        self._status = status.status or status.phase.lower()
         return status
 
     def stop(self) -> None:
         self._ask("stop", "stopped by the user")
 
     def report(self) -> dict[str, Any]:
-        report: dict[str, Any] = self._ask("report")
-        return report
+        return self._outcome.report(self._status)
+
+    def flaw(self) -> str | None:
+        return self._outcome.flaw()
 
     def close(self) -> None:
         """End the controller and all that it started, and let go of the rest.
@@ -76,28 +81,34 @@ class Run:
 
 
 class FinishedRun:
-    """A run whose steps are all done already: nothing is started."""
+    """A run whose steps are all done already, as its last checkpoint has proven: nothing is
+    started.
+    """
 
-    def __init__(self, job: Job, folder: RunFolder, step: int) -> None:
-        self._job = job
-        self._folder = folder
+    def __init__(self, outcome: Outcome, step: int) -> None:
+        self._outcome = outcome
         self._step = step
 
     def poll(self) -> RunStatus:
+        steps = self._outcome.job.train.steps
         return RunStatus(
             phase="finished",
             step=self._step,
-            steps=self._job.train.steps,
+            steps=steps,
             ended=True,
             status="finished",
-            reason=f"{self._folder.path} holds all {count(self._job.train.steps, 'step')} already",
+            reason=f"{self._outcome.folder.path} holds all {count(steps, 'step')} already",
         )
 
     def stop(self) -> None:
         """There is nothing to stop."""
 
     def report(self) -> dict[str, Any]:
-        return report_of(self._folder.path, self._job, status="finished")
+        return self._outcome.report("finished")
+
+    def flaw(self) -> str | None:
+        """It was looked for before."""
+        return None
 
     def close(self) -> None:
         """There is nothing to close."""

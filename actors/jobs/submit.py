@@ -2,10 +2,12 @@
 
 import secrets
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
 from remesh.actors.cluster.connection import connect, disconnect, node_memory
 from remesh.actors.controller.starting import find_controller, start_controller
+from remesh.actors.jobs.finishing import Outcome, lost_words, standing_of
 from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder
@@ -46,18 +48,21 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         job = job.continuing(before) if before else job
         fingerprint = job.fingerprint(manifest.digest)
         folder.check(fingerprint)
-        checkpoints = folder.checkpoints()
+        standing, outcome = standing_of(folder, job.train.steps), Outcome(folder=folder, job=job)
+        checkpoints = standing.checkpoints
         if checkpoints and checkpoints[0].step >= job.train.steps:
-            return FinishedRun(job, folder, checkpoints[0].step)
+            return FinishedRun(outcome, checkpoints[0].step)
+        folder.bits()  # refused here if it is damaged, with nothing started
         held.callback(disconnect, connect(job, options))
         if options.address is not None:
             check_nodes(job, ladder, node_memory())
         folder.keep(fingerprint)
         spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
+        spec = replace(spec, notices=(*standing.notices, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
-        return Run(controller, held.pop_all(), outlives=bool(options.submission))
+        return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
@@ -77,7 +82,7 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
             return None
         held.push(connected.pop_all())
         held.callback(folder.withdraw, contact.run)
-        return Run(controller, held.pop_all(), outlives=True)
+        return Run(controller, held.pop_all(), Outcome(folder=folder, job=job), outlives=True)
 
 
 def _spec(
@@ -97,7 +102,7 @@ def _spec(
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
-        notices=(change,) if change else (),
+        notices=(*lost_words(folder), *((change,) if change else ())),
     )
 
 

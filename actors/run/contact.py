@@ -11,8 +11,10 @@ from typing import Any
 
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 from remesh.parallel.doors.addresses import joined
+from remesh.parallel.state.bounded_json import parse
 
 ANSWER_LIMIT_S = 3.0
+_MAX_ANSWER_BYTES, _MAX_ANSWER_VALUES = 1 << 26, 1 << 23  # a status tells of every generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +35,16 @@ class Contact:
     metrics_port: int | None = None
 
 
-def ask(contact: Contact, path: str) -> Any:
-    """What the live controller answers, None if it is not there any more."""
+def ask(contact: Contact, path: str) -> dict[str, Any] | None:
+    """What the live controller answers, None if it is not there any more.
+
+    Somebody else may listen there by now: the answer has to name the run.
+    """
     try:
-        return _call(contact, path, None)
-    except (OSError, ValueError, HTTPException):  # somebody else may listen there by now
+        answer = _call(contact, path, None)
+    except (OSError, ValueError, HTTPException):
         return None
+    return answer if isinstance(answer, dict) and answer.get("run") == contact.run else None
 
 
 def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
@@ -68,4 +74,5 @@ def _call(contact: Contact, path: str, body: bytes | None) -> Any:
     # No proxy of the environment: it reaches another loopback, and would learn the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
-        return json.load(answer)
+        encoded = answer.read(_MAX_ANSWER_BYTES + 1)
+    return parse(encoded, max_bytes=_MAX_ANSWER_BYTES, max_values=_MAX_ANSWER_VALUES)

@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import IO
 
 from remesh.actors.run.contact import Contact, ask
-from remesh.actors.run.journal_files import read_journals
+from remesh.actors.run.journal_reading import read_history
+from remesh.actors.run.own_records import Record, read_flat, read_record
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.control.words.records import CheckpointState
-from remesh.orchestrator.control.words.run_format import RunFormatError, from_file, to_file
+from remesh.orchestrator.control.words.run_format import (
+    DamagedFileError,
+    RunFormatError,
+    to_file,
+)
 from remesh.orchestrator.job.curve import Fingerprint, difference
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import masked
@@ -137,7 +142,7 @@ class RunFolder:
     def fingerprint(self) -> Fingerprint | None:
         """What the run here computes, None where there is none yet."""
         places = ((self.guarded, self._place), (self.storage, str(self.path)))
-        found = (_fingerprint(storage, f"{place}/{FINGERPRINT}") for storage, place in places)
+        found = (_fingerprint(storage, place) for storage, place in places)
         return next((one for one in found if one is not None), None)
 
     def keep(self, fingerprint: Fingerprint) -> None:
@@ -152,8 +157,7 @@ class RunFolder:
         """What shaped the bits of the run here since its last start, None where nothing tells."""
         for storage, place in ((self.guarded, self._place), (self.storage, str(self.path))):
             with suppress(FileNotFoundError):
-                stored: Fingerprint = from_file(storage.get(BITS), f"{place}/{BITS}")["bits"]
-                return stored
+                return read_flat(storage, Record.BITS, place, BITS)
         return None
 
     def keep_bits(self, bits: Fingerprint) -> None:
@@ -190,7 +194,7 @@ class RunFolder:
     def claim_again(self, run: str) -> int | None:
         """A further number for this start of the run, None if another start has one by now."""
         newest = self.newest_claim()
-        if not _is_claimed(self.guarded, newest, run):
+        if not _is_claimed(self.guarded, newest, run, self._place):
             return None
         claimed = self.guarded.put_if_absent(claim_path(newest + 1), _claim_record(run))
         return newest + 1 if claimed else None
@@ -207,7 +211,11 @@ class RunFolder:
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
         generations = [ref.generation for ref in committed(self.guarded)]
-        for journal in read_journals(self.path)[-1:]:
+        history = read_history(self.path)
+        if history.damage:  # it may have told of newer ones, which have left files at most
+            folders = {path.partition("/")[0] for path in self.guarded.list("step-")}
+            generations += [ref.generation for ref in map(parse_name, folders) if ref]
+        for journal in history.starts[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
             generations += [journal.options.last_generation, view_of(journal.replay()).generation]
         return max(generations, default=0)
@@ -218,9 +226,9 @@ class RunFolder:
         Raises: RunFormatError if that is one of another version.
         """
         try:
-            values = from_file(self.storage.get(CONTACT), str(self.path / CONTACT))
+            values = read_record(self.storage, Record.CONTACT, str(self.path), CONTACT)
             contact: Contact = codec.decode(Contact, values)
-        except (OSError, ValueError):
+        except (OSError, ValueError, DamagedFileError):
             return None
         return contact
 
@@ -250,7 +258,7 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
     """
     number, run = claim
     deadline_s = time.monotonic() + wait_s
-    while not _is_claimed(storage, number, run):
+    while not _is_claimed(storage, number, run, masked(place)):
         if time.monotonic() > deadline_s:
             raise CheckpointError(
                 f"{masked(place)} is not one place for all nodes: here it holds no "
@@ -261,9 +269,9 @@ def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: f
         time.sleep(wait_s / 20)
 
 
-def _is_claimed(storage: Storage, number: int, run: str) -> bool:
+def _is_claimed(storage: Storage, number: int, run: str, place: str) -> bool:
     try:
-        claim = from_file(storage.get(claim_path(number)), claim_path(number))
+        claim = read_record(storage, Record.CLAIM, place, claim_path(number))
         return bool(claim["run"] == run)
     except FileNotFoundError:
         return False
@@ -271,11 +279,18 @@ def _is_claimed(storage: Storage, number: int, run: str) -> bool:
 
 def _fingerprint(storage: Storage, place: str) -> Fingerprint | None:
     try:
-        stored: Fingerprint = from_file(storage.get(FINGERPRINT), place)["fingerprint"]
+        return read_flat(storage, Record.FINGERPRINT, place, FINGERPRINT)
     except FileNotFoundError:
-        checkpoints = committed(storage)
-        return read_manifest(storage, checkpoints[0]).fingerprint if checkpoints else None
-    return stored
+        return _fingerprint_of_checkpoints(storage)
+
+
+def _fingerprint_of_checkpoints(storage: Storage) -> Fingerprint | None:
+    """As the newest one that can be read has it. Raises: CheckpointError if there is none."""
+    checkpoints = committed(storage)
+    for ref in checkpoints:
+        with suppress(CheckpointError):
+            return read_manifest(storage, ref).fingerprint
+    return read_manifest(storage, checkpoints[0]).fingerprint if checkpoints else None
 
 
 def claim_path(number: int) -> str:

@@ -2,7 +2,7 @@
 
 A controller that takes over from a dead one continues its journal in a file of its own, whose first
 line says how many lines came before: what the dead one may still write beyond them counts for
-nobody.
+nobody. Each line carries a sum of itself and of those before it; `journal_reading` goes by it.
 """
 
 import threading
@@ -11,17 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
-from remesh.orchestrator.control.words.events import Event, NodeJoined
+from remesh.orchestrator.control.words.events import CheckpointCommitted, Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.sealed_lines import sealed
 
 FOLDER = "journal"
 
 
 class JournalWriter:
     """Lines reach the operating system before the event is handled: a killed controller loses none.
+    They reach the disk by `sync`: a power cut may lose those since then.
 
     Announcements stay in memory too, as what a poll returns; there are few of them.
     """
@@ -32,16 +35,26 @@ class JournalWriter:
         incarnation: int,
         options: Options,
         continued: "Journal | None" = None,
+        disk: Disk = DISK,
     ) -> None:
-        path = _path(run_folder, incarnation)
+        path = journal_path(run_folder, incarnation)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         earlier = continued.announcements() if continued else ()
         self.announcements: list[str] = [entry["text"] for entry in earlier]
-        self._file = path.open("a", buffering=1)
+        self._disk = disk
+        self._file = path.open("ab")
         self._lock = threading.Lock()
-        continues = len(continued.lines) if continued else None
-        self._line(journal.encode_opened(Opened(options=options, continues=continues)))
+        self._sum = continued.sum if continued else 0
+        opened = Opened(
+            options=options,
+            number=incarnation,
+            start=continued.incarnation if continued else incarnation,
+            continues=len(continued.lines) if continued else None,
+        )
+        self._line(journal.encode_opened(opened))
+        for folder in (path.parent, run_folder):
+            disk.sync_folder(folder)
 
     def event(self, event: Event, now_s: float) -> None:
         self._line(journal.encode(event, now_s))
@@ -58,18 +71,44 @@ class JournalWriter:
         """Where a controller that takes over begins to replay, after all events so far."""
         self._line(journal.encode(Remembered(values=values), now_s))
 
+    def sync(self) -> None:
+        """All that was written so far outlives a power cut."""
+        with self._lock:
+            self._disk.sync(self._file)
+
     def _line(self, line: str) -> None:
         with self._lock:
-            self._file.write(line + "\n")
+            text, self._sum = sealed(line, self._sum)
+            self._file.write(text.encode() + b"\n")
+            self._file.flush()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """What is wrong with a file among the journals. `line`, from 1, is the first that is not
+    proven, None where that is the whole file.
+    """
+
+    file: str
+    line: int | None = None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f': line {self.line}'} {self.what}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """One start of the run, as its files tell it; `incarnation` is its first controller's."""
+    """One start of the run, as its files prove it; `incarnation` is its first controller's.
+
+    `sum` is that of all lines. With `damage` there may have been more of them than are proven.
+    """
 
     incarnation: int
     options: Options
     lines: tuple[str, ...]
+    sum: int = 0
+    damage: Damage | None = None
 
     def replay(self) -> Controller:
         return journal.replay(self.lines, self.options)
@@ -96,6 +135,15 @@ class Journal:
     def after(self, line: int) -> "Journal":
         return replace(self, lines=self.lines[line + 1 :])
 
+    def newest_commit(self) -> int:
+        """The step of the newest checkpoint that was committed, 0 if none was."""
+        for line in reversed(self.lines):
+            if journal.says(line, CheckpointCommitted):
+                told = journal.decode(line).told
+                if isinstance(told, CheckpointCommitted):
+                    return told.step
+        return 0
+
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""
         return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
@@ -104,24 +152,5 @@ class Journal:
         return (line for line in self.lines if journal.says(line, kind))
 
 
-def read_journals(run_folder: Path) -> list[Journal]:
-    """All starts of the run, oldest first; one killed before its first line is left out.
-
-    Raises: RunFormatError if another version wrote one of them.
-    """
-    journals: list[Journal] = []
-    for path in sorted((run_folder / FOLDER).glob("*.jsonl")):
-        *lines, _ = path.read_text().split("\n")  # one without its end was cut short by a crash
-        if not lines:
-            continue
-        opened, own = journal.decode_opened(lines[0], str(path)), tuple(lines[1:])
-        if opened.continues is not None:
-            before = journals.pop()
-            journals.append(replace(before, lines=before.lines[: opened.continues] + own))
-        else:
-            journals.append(Journal(incarnation=int(path.stem), options=opened.options, lines=own))
-    return journals
-
-
-def _path(run_folder: Path, incarnation: int) -> Path:
-    return run_folder / FOLDER / f"{incarnation:06d}.jsonl"
+def journal_path(run_folder: Path, number: int) -> Path:
+    return run_folder / FOLDER / f"{number:06d}.jsonl"

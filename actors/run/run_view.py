@@ -1,27 +1,37 @@
-"""A run in numbers: for the driver's progress line, for `remesh status`, and for the report."""
+"""A run in numbers: for the driver's progress line, and for `remesh status`."""
 
+import errno
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from remesh.actors.orders import RunSpec
-from remesh.actors.run.journal_files import JournalWriter, read_journals
-from remesh.data.digest import expected_digest
-from remesh.data.manifest import Manifest
-from remesh.data.skips import parse_skips
-from remesh.orchestrator.accounts.ledger import Ledger, Span
+from remesh.actors.run.journal_files import JournalWriter
 from remesh.orchestrator.accounts.plain_values import plain
 from remesh.orchestrator.accounts.view import View, view_of
-from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.memory.lineage import Lineage
-from remesh.orchestrator.control.words.events import Event, WorkerReady
 from remesh.orchestrator.job.driver_words import RunStatus
-from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
+
+# What is wrong with a place for files, and can be mended there. Too many open files are not.
+_OF_A_FOLDER = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENODEV,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
 
 
 class RunView:
@@ -62,25 +72,21 @@ class RunView:
         )
 
     def status(self) -> dict[str, Any]:
+        """It names the run: whoever asks may have reached somebody else at the port."""
         with self.lock:
-            return status_of(view_of(self._machine))
-
-    def report(self) -> dict[str, Any]:
-        with self.lock:
-            status = view_of(self._machine).phase.lower()
-        return report_of(Path(self._spec.folder), self._spec.job, status=status)
+            return {"run": self._spec.run, **status_of(view_of(self._machine))}
 
 
 def failed(status: RunStatus, error: Exception) -> RunStatus:
     """The status of a run whose controller met this error. The user can mend a full disk."""
-    storage = isinstance(error, OSError)
-    what = "the run's folder cannot be used" if storage else "the controller failed"
+    of_folder = isinstance(error, OSError) and error.errno in _OF_A_FOLDER
+    what = "the run's folder cannot be used" if of_folder else "the controller failed"
     return replace(
         status,
         ended=True,
         status="failed",
         reason=f"{what}: {error}; the same command resumes at the last checkpoint",
-        user_error=storage,
+        user_error=of_folder,
     )
 
 
@@ -99,72 +105,3 @@ def layout_text(layout: Layout | None) -> str:
         return ""
     degrees = asdict(layout)
     return " ".join(f"{axis}={n}" for axis, n in degrees.items() if n > 1 or axis == "dp")
-
-
-def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
-    """What the run has done over all its starts, proven from its journals.
-
-    Cost: grows with the number of steps; it is asked for once, at the end.
-    """
-    journals = read_journals(run_folder)
-    if not journals:
-        raise UserError(f"{run_folder}: its journal is gone, so there is nothing to report from")
-    machines = [found.replay() for found in journals]
-    ledger, lineage = Ledger(), Lineage()
-    generations = []
-    for found, machine in zip(journals, machines, strict=True):
-        events = [event for event, _ in journal.read(found.lines)]
-        for event in events:
-            ledger.note(event)
-        for generation, from_step in machine.state.lineage.chain:
-            lineage.begin(generation, from_step)
-        generations += _generations(machine, events)
-    last = max(machines[-1].state.step, machines[-1].options.first_step)
-    span = Span(first=0, last=last, global_batch=job.train.global_batch)
-    losses = [record.did.loss if record else None for record in ledger.trained(lineage, span)]
-    told: dict[str, Any] = plain(
-        {
-            "status": status,
-            "steps": last,
-            "final_loss": losses[-1] if losses else None,
-            "losses": losses,
-            "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
-            "generations": generations,
-        }
-    )
-    return told
-
-
-def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any]]:
-    """Each generation with its members and their processes."""
-    pids = {event.worker: event.pid for event in events if isinstance(event, WorkerReady)}
-    described: list[dict[str, Any]] = status_of(view_of(machine))["generations"]
-    for entry, life in zip(described, machine.state.generations, strict=True):
-        entry["members"] = [
-            {
-                "rank": m.rank,
-                "local_rank": m.local_rank,
-                "worker": m.worker,
-                "node": m.node,
-                "pid": pids[m.worker],
-            }
-            for m in life.members
-        ]
-    return described
-
-
-def _expected_digests(job: Job) -> Callable[[int], str]:
-    """The digest that each step must have, from the order of the data alone."""
-    num_rows = Manifest.load(Path(job.data.dir)).num_rows
-    skips = parse_skips(job.data.skip)
-
-    def expected(step: int) -> str:
-        return expected_digest(
-            step,
-            global_batch=job.train.global_batch,
-            num_rows=num_rows,
-            seed=job.job.seed,
-            skips=skips,
-        ).hex()
-
-    return expected

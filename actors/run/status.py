@@ -6,7 +6,7 @@ from typing import Any
 
 from remesh.actors.run.contact import ask, tell
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import Journal, read_journals
+from remesh.actors.run.journal_reading import History, read_history
 from remesh.actors.run.run_view import status_of
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.user_errors import UserError
@@ -16,12 +16,25 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     """Where the run stands. Raises: UserError if there is no run in this folder."""
     contact = RunFolder(run_dir).contact()
     live = ask(contact, "/status") if contact else None
-    return live or _from_journal(run_dir)
+    if live is None:
+        return _from_journal(run_dir)
+    del live["run"]
+    return live
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """What was decided and why, oldest first, over all starts of the run. Raises as read_status."""
-    return [entry for journal in _journals(run_dir) for entry in journal.announcements()]
+    """What was decided and why, oldest first, over all starts of the run. Raises as read_status.
+
+    What damage hides stands as an event where it begins.
+    """
+    found: list[dict[str, Any]] = []
+    history = _history(run_dir)
+    for start in history.starts:
+        found += start.announcements()
+        if start.damage is not None:
+            found.append({"at_s": start.newest_s(), "text": str(start.damage)})
+    at_s = found[-1]["at_s"] if found else 0.0
+    return [*found, *({"at_s": at_s, "text": str(stray)} for stray in history.strays)]
 
 
 def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
@@ -34,15 +47,21 @@ def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
     """The last word of a controller that is gone: without an end, the run was interrupted."""
-    status = status_of(view_of(_journals(run_dir)[-1].replay()))
+    history = _history(run_dir)
+    status = status_of(view_of(history.starts[-1].replay()))
     if not status["ended"]:
         status["phase"] = "interrupted"
         status["reason"] = "its controller is gone; the same remesh run resumes it"
+    if history.damage:
+        status["damage"] = [str(damage) for damage in history.damage]
     return status
 
 
-def _journals(run_dir: Path) -> list[Journal]:
-    journals = read_journals(run_dir)
-    if not journals:
-        raise UserError(f"{run_dir}: there is no run here; start one with: remesh run JOB")
-    return journals
+def _history(run_dir: Path) -> History:
+    """Raises: UserError if no start of a run can be read."""
+    history = read_history(run_dir)
+    if history.starts:
+        return history
+    if history.strays:
+        raise UserError(f"{history.strays[0]}; the same remesh run resumes at the last checkpoint")
+    raise UserError(f"{run_dir}: there is no run here; start one with: remesh run JOB")

@@ -11,7 +11,7 @@ from typing import Any
 from remesh.actors.node.processes import kill, session_members
 from remesh.actors.orders import RunSpec
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.orchestrator.control.words.run_format import from_file, to_file
+from remesh.orchestrator.control.words.run_format import DamagedFileError, from_file, to_file
 from remesh.orchestrator.job.kills import Kill
 
 
@@ -39,7 +39,7 @@ def died_at_s(spec: RunSpec, storage: LocalStorage, name: str) -> float | None:
     """Unix time at which this worker or node died on order, None if it did not."""
     for index in range(len(spec.kills)):
         claim = _read(storage, _path(spec, index))
-        if claim and claim["died"] == name:
+        if claim and claim.get("died") == name and isinstance(claim.get("at_s"), float):
             return float(claim["at_s"])
     return None
 
@@ -50,8 +50,8 @@ def _path(spec: RunSpec, index: int) -> str:
 
 def _read(storage: LocalStorage, path: str) -> Any:
     try:
-        return from_file(storage.get(path), path)
-    except OSError:  # no such claim, or nobody can tell
+        return from_file(storage.get(path), path, "delete it")
+    except (OSError, DamagedFileError):  # no such claim, or nobody can tell
         return None
 
 

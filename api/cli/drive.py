@@ -12,11 +12,15 @@ STOPPING = "stopping at the next step boundary; once more to stop at once"
 
 
 class DrivenRun(Protocol):
-    """A started run. `stop` asks for a saved end; `close` ends whatever is left of it."""
+    """A started run. `stop` asks for a saved end; `close` ends whatever is left of it.
+
+    `flaw` is why the last checkpoint cannot be read back, None if it can.
+    """
 
     def poll(self) -> RunStatus: ...
     def stop(self) -> None: ...
     def report(self) -> dict[str, Any]: ...
+    def flaw(self) -> str | None: ...
     def close(self) -> None: ...
 
 

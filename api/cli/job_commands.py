@@ -8,7 +8,7 @@ import typer
 from remesh.orchestrator.user_text import user_path
 
 EXIT_CODES = """Exit codes with --wait and -f are those of the job: 0 finished, 2 user error, \
-3 failed, 4 unreachable, 143 stopped."""
+3 failed, 4 unreachable, 5 lost or repeated samples, 143 stopped."""
 SUBMIT_EXAMPLES = f"""\b
 Examples:
 remesh submit examples/tiny.toml --address http://HOST:8265

@@ -1,6 +1,7 @@
 """The `remesh` command: its options, and the exit code and line that an error ends in.
 
-0 finished, 2 user error, 3 failed, 4 unreachable, 130 interrupted, 143 terminated.
+0 finished, 2 user error, 3 failed, 4 unreachable, 5 samples were lost or repeated, 130 interrupted,
+143 terminated.
 """
 
 import os

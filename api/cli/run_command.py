@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
 from remesh.actors.jobs.inside_job import check_cluster, check_folders
 from remesh.cli.data_commands import ensure_dataset
-from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
+from remesh.cli.drive import Display, DrivenRun, Wish, drive
+from remesh.cli.ending import told_end
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import loss_text, open_display
-from remesh.data.durable import durable_file
+from remesh.cli.progress import open_display
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.cautions import cautions
-from remesh.orchestrator.job.driver_words import RunOptions, RunStatus
+from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.job.kills import check_kills, parse_kill
 from remesh.orchestrator.plan.fitting import check_machine
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_for
-from remesh.orchestrator.user_errors import RemeshError, UserError
+from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
 
 _MAX_REPORT_BYTES = 1 << 28
@@ -93,11 +92,7 @@ def follow(run: DrivenRun, display: Display, wish: Wish, report: Path | None) ->
     except KeyboardInterrupt:
         display.note("stopped at once; the run can be taken up at its last checkpoint")
         return 128 + (wish.signal_number or signal.SIGINT)
-    if report is not None:
-        write_report(report, run.report())
-        display.note(f"report: {report}")
-    display.note(_last_words(status))
-    return exit_code(status, wish.signal_number)
+    return told_end(run, status, display, wish, report)
 
 
 def _introduce(job: Job, options: RunOptions, display: Display) -> None:
@@ -118,15 +113,6 @@ def _introduce(job: Job, options: RunOptions, display: Display) -> None:
     check_metrics_host(job)
     for warning in check_machine(job, ladder.within(room.units) or ladder, room, this_machine(job)):
         display.note(f"warning: {warning}")
-
-
-def write_report(path: Path, report: dict[str, Any]) -> None:
-    """The report as JSON, whole or not at all."""
-    try:
-        with durable_file(path) as file:
-            file.write(json.dumps(report, indent=1).encode() + b"\n")
-    except OSError as error:
-        raise RemeshError(f"the report {path} could not be written: {error.strerror}") from None
 
 
 def _prepare_report(path: Path) -> None:
@@ -152,8 +138,3 @@ def _is_report(path: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and {"status", "losses"} <= found.keys()
-
-
-def _last_words(status: RunStatus) -> str:
-    loss = "" if status.loss is None else f", loss {loss_text(status.loss)}"
-    return f"{status.status} at step {status.step}{loss}: {status.reason}"

@@ -16,22 +16,31 @@ from remesh.orchestrator.control.words.records import StepRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCounts:
-    """Counts of samples. `digest` chains the digests of all steps in order."""
+    """Counts of samples. `digest` chains the digests of all steps in order.
+
+    `consumed` are those that are proven, and `unproven` those of steps of which nobody can tell.
+    With such steps `lost` and `repeated` are None instead of 0, and there is no digest.
+    """
 
     expected: int
     consumed: int
-    lost: int
-    repeated: int
-    digest: str
+    unproven: int
+    lost: int | None
+    repeated: int | None
+    digest: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The steps after `first` up to and including `last`, each of `global_batch` samples."""
+    """The steps after `first` up to and including `last`, each of `global_batch` samples.
+
+    Of `unproven` ones the journals that would hold a record are not whole.
+    """
 
     first: int
     last: int
     global_batch: int
+    unproven: frozenset[int] = frozenset()
 
     @property
     def steps(self) -> range:
@@ -61,10 +70,11 @@ class Ledger:
         on top of a state that held it.
         """
         consumed = lost = repeated = 0
+        unproven = span.global_batch * len(span.unproven)
         chain = hashlib.sha256()
         for step, record in zip(span.steps, self.trained(lineage, span), strict=True):
             if record is None:
-                lost += span.global_batch
+                lost += 0 if step in span.unproven else span.global_batch
                 continue
             consumed += record.did.samples
             chain.update(record.did.digest.encode() + b"\n")
@@ -75,9 +85,10 @@ class Ledger:
         return SampleCounts(
             expected=span.global_batch * len(span.steps),
             consumed=consumed,
-            lost=lost,
-            repeated=repeated,
-            digest=chain.hexdigest(),
+            unproven=unproven,
+            lost=None if unproven and not lost else lost,
+            repeated=None if unproven and not repeated else repeated,
+            digest=None if unproven else chain.hexdigest(),
         )
 
     def _record(self, lineage: Lineage, step: int) -> StepRecord | None:

@@ -48,10 +48,13 @@ class Entry:
 class Opened:
     """The first line: the options of the machine, so that it can be replayed without the job file.
 
-    A journal that goes on with another says how many lines of that count.
+    `number` is that of the file. One that goes on with the journal of the same `start`, numbered by
+    its first file, says how many lines of that count.
     """
 
     options: Options
+    number: int
+    start: int
     continues: int | None = None
 
 
@@ -68,12 +71,9 @@ def encode_opened(opened: Opened) -> str:
     return _line(stamped(codec.encode(Opened, opened)))
 
 
-def decode_opened(line: str, path: str) -> Opened:
-    """Raises: RunFormatError if another version wrote it; JournalError."""
-    try:
-        opened: Opened = codec.decode(Opened, unstamped(json.loads(line), path))
-    except (ValueError, RecursionError) as error:
-        raise _no_line(line, error) from None
+def decode_opened(values: Any, path: str) -> Opened:
+    """Raises: RunFormatError if another version wrote them; CodecError."""
+    opened: Opened = codec.decode(Opened, unstamped(values, path))
     return opened
 
 

@@ -18,10 +18,12 @@ from remesh.orchestrator.job.curve import difference
 from remesh.orchestrator.job.job import Job, parse_job
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url, masked
+from remesh.parallel.state.bounded_json import parse
 
 KEY = "remesh"
 # The metadata stands as JSON in the driver's environment, where a value may have 128 KiB.
 MAX_BYTES = 96 << 10
+_MAX_VALUES = 1 << 16  # the text of a job file counts by its commas
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", re.ASCII)
 
@@ -65,9 +67,10 @@ class Submission:
 def read_metadata(metadata: Mapping[str, str] | None) -> Submission | None:
     """The submission that a Ray job came from, None if it is not one of Remesh's."""
     try:
-        values = json.loads((metadata or {})[KEY])
+        encoded = (metadata or {})[KEY].encode()
+        values = parse(encoded, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
         return Submission(**{**values, "overrides": tuple(values["overrides"])})
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 

@@ -6,6 +6,7 @@ manifest the folder is nobody's checkpoint, and the same step can be written aga
 to a temporary folder and renaming it would do the same on a disk, but object stores cannot rename.
 """
 
+import errno
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -28,6 +29,7 @@ from remesh.parallel.state.root_manifest import (
 from remesh.parallel.state.storage import Storage
 
 _PREFIX = "step-"
+_NO_FILE = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.ENOTDIR})
 
 
 def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
@@ -63,8 +65,8 @@ def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
         # No more of a file that cannot be one is read than shows that.
         encoded = storage.get_range(ref.manifest_path, 0, MAX_MANIFEST_BYTES + 1)
         manifest = decode_manifest(encoded)
-    except FileNotFoundError:
-        raise unreadable(ref, "manifest.json", "it is missing") from None
+    except OSError as error:
+        raise lost(ref, "manifest.json", error) from None
     except OtherFormatError as error:
         raise CheckpointError(
             f"checkpoint {ref.name} cannot be read: manifest.json: {error}"
@@ -178,6 +180,17 @@ def check_cover(ref: CheckpointRef, headers: list[ShardHeader]) -> None:
 
 def file_path(ref: CheckpointRef, file: ShardFile) -> str:
     return f"{ref.name}/{file.name}"
+
+
+def lost(ref: CheckpointRef, file_name: str, error: OSError) -> Exception:
+    """The error to raise where a file of a checkpoint is missing, or something else is in its
+    place; the given one where its storage does not answer.
+    """
+    if isinstance(error, FileNotFoundError):
+        return unreadable(ref, file_name, "it is missing")
+    if error.errno in _NO_FILE:
+        return unreadable(ref, file_name, str(error.strerror))
+    return error
 
 
 def unreadable(ref: CheckpointRef, file_name: str, what: str) -> CheckpointError:

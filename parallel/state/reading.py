@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import check_cover, file_path, read_manifest, unreadable
+from remesh.parallel.state.checkpoint import check_cover, file_path, lost, read_manifest, unreadable
 from remesh.parallel.state.fragments import Fragment, item_bytes, whole
 from remesh.parallel.state.headers import ShardHeader, ShardPart, read_header
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
@@ -119,8 +119,8 @@ class _Need:
 def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
     try:
         return read_header(storage, file_path(ref, file), file)
-    except FileNotFoundError:
-        raise unreadable(ref, file.name, "it is missing") from None
+    except OSError as error:
+        raise lost(ref, file.name, error) from None
     except CheckpointError as error:
         raise unreadable(ref, file.name, str(error)) from None
 
@@ -207,8 +207,8 @@ def _bytes_of_run(
     start, length = run[0].start, run[-1].end - run[0].start
     try:
         data = memoryview(storage.get_range(file_path(ref, file), start, length))
-    except FileNotFoundError:
-        raise unreadable(ref, file.name, "it is missing") from None
+    except OSError as error:
+        raise lost(ref, file.name, error) from None
     if len(data) != length:
         raise unreadable(ref, file.name, f"it has not {file.size_bytes} bytes")
     for need in run:

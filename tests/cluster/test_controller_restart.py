@@ -1,8 +1,10 @@
 """A controller that is killed takes over from itself: the workers train on, and no step is lost."""
 
 import os
+import shutil
 import signal
 
+import psutil
 import pytest
 from place import SHORT, until
 
@@ -116,3 +118,21 @@ def test_killed_while_a_worker_is_lost_the_recovery_is_carried_on(
     assert kept >= set(pids) - {"worker-1"}
     assert {m["pid"] for m in second["members"] if m["worker"] in kept} <= set(pids.values())
     assert second["lost_steps"] == 0, (first, second)
+
+
+def test_a_controller_that_is_back_without_its_journal_says_so_and_leaves_nothing(
+    cluster, cluster_place
+):
+    """security B5: it took itself for a first one, and its agent, vault and workers stayed."""
+    run = Watched(cluster_place, cluster, "forgetful", 2000)
+    pids = pids_of(run.reaches(5))
+    contact = run.folder.contact()
+    shutil.rmtree(run.folder.path / "journal")
+    os.kill(contact.pid, signal.SIGKILL)
+    outcome = cluster_place.finish(run.command, limit_s=60)
+    assert outcome.code == 3, outcome.err + outcome.out
+    last = outcome.out.splitlines()[-1]
+    assert "000001.jsonl is gone or empty" in last
+    assert "the same command resumes at the last checkpoint" in last
+    until(lambda: not any(map(psutil.pid_exists, pids.values())), 20, "no worker left")
+    assert run.folder.contact() is None

@@ -11,7 +11,7 @@ import pytest
 from place import SHORT, Place, until
 
 from remesh.actors.node.processes import look, processes
-from remesh.actors.run.journal_files import read_journals
+from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 
 EARLY = 10
@@ -63,7 +63,7 @@ class Run:
 
         def found():
             assert self._process.poll() is None, self._process.communicate()
-            journals = read_journals(self.folder)
+            journals = read_history(self.folder).starts
             view = view_of(journals[-1].replay()) if journals else None
             ranks = sum(worker.rank is not None for worker in view.workers) if view else 0
             trains = view and view.phase == "running" and view.step >= from_step

@@ -19,7 +19,7 @@ from remesh.actors.jobs.job_logs import follow
 from remesh.actors.jobs.job_server import JobServer
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.run_view import report_of
+from remesh.actors.run.run_report import report_of
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import Submission
 
@@ -71,7 +71,7 @@ def run_dir(name):
 
 def report(place, name):
     job = load_job(SHORT, [f"data.dir={place.root}/runs/data/python-stdlib-64"])
-    return report_of(place.root / "runs" / name, job, status="")
+    return report_of(RunFolder(place.root / "runs" / name), job, status="")
 
 
 def step_of(place, name):

@@ -82,7 +82,9 @@ class Run:
         saved = self.events[-1]
         assert isinstance(saved, FilesSaved), saved
         command = Commit(generation=1, step=step, files=saved.files)
-        answer = commit_checkpoint(self.folder, self.spec, command, self.losses.at(step))
+        answer = commit_checkpoint(
+            self.folder, self.spec, command, self.losses.at(step), lambda: None
+        )
         assert isinstance(answer, CheckpointCommitted), answer
         return [state.step for state in reversed(self.folder.checkpoints())]
 
@@ -157,7 +159,7 @@ def test_a_run_saves_to_a_bucket_and_goes_on_from_there(tmp_path, bucket):
     assert state_hash(other) == state_hash(engine)
 
     command = Commit(generation=1, step=4, files=())
-    late = commit_checkpoint(run.folder, run.spec, command, None)
+    late = commit_checkpoint(run.folder, run.spec, command, None, lambda: None)
     assert late.fenced, "the start before must not write there any more"
 
 

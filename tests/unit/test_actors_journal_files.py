@@ -4,13 +4,16 @@ from dataclasses import replace
 import pytest
 from control_values import options, record
 
-from remesh.actors.run.journal_files import JournalWriter, read_journals
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.journal import read
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
-from remesh.orchestrator.user_errors import RemeshError, UserError
+from remesh.orchestrator.control.words.sealed_lines import KEY, sealed, unsealed
+from remesh.orchestrator.user_errors import UserError
 
 OPTIONS = options(min_workers=1)
 
@@ -53,7 +56,7 @@ def live(writer, options):
 
 def test_a_replayed_journal_is_the_live_machine(tmp_path):
     machine = live(JournalWriter(tmp_path, 1, OPTIONS), OPTIONS)
-    (journal,) = read_journals(tmp_path)
+    (journal,) = read_history(tmp_path).starts
     assert journal.options == OPTIONS
     assert machine.state.step == 2
     assert view_of(journal.replay()) == view_of(machine)
@@ -65,7 +68,7 @@ def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
     writer.announcement('a "quoted" word, an ü', 1.5)
     writer.event(ev.StopRequested(reason='"is":"Announced"'), 2.0)
     writer.ending("finished: all of it", 2.5)
-    (journal,) = read_journals(tmp_path)
+    (journal,) = read_history(tmp_path).starts
     assert list(journal.announcements()) == [
         {"at_s": 1.5, "text": 'a "quoted" word, an ü'},
         {"at_s": 2.5, "text": "finished: all of it"},
@@ -88,7 +91,7 @@ def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
 def test_options_come_back_as_they_were(tmp_path, changes):
     changed = replace(OPTIONS, **changes)
     JournalWriter(tmp_path, 3, changed)
-    (journal,) = read_journals(tmp_path)
+    (journal,) = read_history(tmp_path).starts
     assert journal.options == changed
     assert journal.lines == ()
 
@@ -101,21 +104,24 @@ def test_a_crash_at_any_byte_leaves_a_readable_journal(tmp_path):
     first = written.index(b"\n")
     for cut in [*range(0, len(written), 7), first, first + 1, len(written) - 1]:
         writer.path.write_bytes(written[:cut])
-        journals = read_journals(tmp_path)
+        journals = read_history(tmp_path).starts
         assert len(journals) == (cut > first)
         for journal in journals:
             journal.replay()
             assert len(list(journal.announcements())) == 0
 
 
-def test_a_line_broken_in_the_middle_is_an_error_and_not_a_guess(tmp_path):
+def test_a_line_broken_in_the_middle_ends_what_is_proven_and_is_named(tmp_path):
     writer = JournalWriter(tmp_path, 1, OPTIONS)
-    writer.event(ev.RunStarted(), 1.0)
+    for now_s in (1.0, 2.0):
+        writer.event(ev.Tick(), now_s)
     writer.path.write_bytes(writer.path.read_bytes()[:-5] + b"\n")
-    writer.event(ev.Tick(), 2.0)
-    (journal,) = read_journals(tmp_path)
-    with pytest.raises(RemeshError, match="not a line of a journal"):
-        journal.replay()
+    writer.event(ev.Tick(), 3.0)
+    history = read_history(tmp_path)
+    (journal,) = history.starts
+    assert [at_s for _, at_s in read(journal.lines)] == [1.0]
+    assert [(found.file, found.line) for found in history.damage] == [(str(writer.path), 3)]
+    assert str(journal.damage).startswith(f"{writer.path}: line 3 is damaged (its checksum")
 
 
 @pytest.mark.parametrize("version", [None, 0, 2, "1", True])
@@ -123,34 +129,38 @@ def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_p
     path = JournalWriter(tmp_path, 1, OPTIONS).path
     opened, *rest = path.read_text().splitlines()
     told = {"format_version": version} if version is not None else {}
-    path.write_text("\n".join([json.dumps({**json.loads(opened), **told}), *rest, ""]))
+    values = {key: value for key, value in json.loads(opened).items() if key != KEY}
+    first, _ = sealed(json.dumps({**values, **told}))
+    path.write_text("\n".join([first, *rest, ""]))
     if version is None:
         path.write_text('{"at_s":0.0,"event":"RunOpened","options":{"steps":10}}\n')
     with pytest.raises(UserError) as refused:
-        read_journals(tmp_path)
+        read_history(tmp_path)
     found = "none, as those of 0.1" if version is None else repr(version)
     assert f"format_version {found}, this Remesh reads 1; start over" in str(refused.value)
     assert str(path) in str(refused.value)
 
 
-def test_a_first_line_of_other_options_is_an_error(tmp_path):
+def test_a_first_line_of_other_options_is_named(tmp_path):
     path = JournalWriter(tmp_path, 1, OPTIONS).path
-    path.write_text(path.read_text().replace('"steps":10', '"steps":10,"colour":"red"'))
-    with pytest.raises(RemeshError, match=r"Opened\.options: Options has no 'colour'"):
-        read_journals(tmp_path)
+    first, _ = unsealed(path.read_text().rstrip())
+    path.write_text(sealed(first.replace('"steps":10', '"steps":10,"colour":"red"'))[0] + "\n")
+    history = read_history(tmp_path)
+    assert history.starts == ()
+    assert "line 1 is damaged (Opened.options: Options has no 'colour')" in str(history.damage[0])
 
 
 def test_each_start_has_a_journal_of_its_own_oldest_first(tmp_path):
-    assert read_journals(tmp_path) == []
+    assert read_history(tmp_path).starts == ()
     for incarnation in (2, 10, 1):
         JournalWriter(tmp_path, incarnation, replace(OPTIONS, last_generation=incarnation))
     (tmp_path / "journal" / "notes.txt").write_text("foreign")
-    found = [journal.options.last_generation for journal in read_journals(tmp_path)]
+    found = [journal.options.last_generation for journal in read_history(tmp_path).starts]
     assert found == [1, 2, 10]
 
 
 def continued(run_folder, incarnation):
-    (before,) = read_journals(run_folder)
+    (before,) = read_history(run_folder).starts
     return JournalWriter(run_folder, incarnation, before.options, continued=before)
 
 
@@ -162,7 +172,7 @@ def test_a_controller_that_takes_over_continues_the_journal_of_the_one_before(tm
     for event, now_s in ((ev.ControllerRestarted(down_s=3.0), 200.0), (ev.Tick(), 201.0)):
         second.event(event, now_s)
         machine.handle(event, now_s)
-    (journal,) = read_journals(tmp_path)
+    (journal,) = read_history(tmp_path).starts
     assert (journal.incarnation, journal.options) == (1, OPTIONS)
     assert journal.replay().state == machine.state
     assert (journal.nodes(), journal.newest_s()) == ({"n"}, 201.0)
@@ -177,7 +187,7 @@ def test_what_a_dead_controller_writes_after_it_was_followed_counts_for_nobody(t
     dead.event(ev.NodeJoined(node="late", slots=2), 2.5)
     third = continued(tmp_path, 4)  # the one with the third claim died before its first line
     third.event(ev.NodeJoined(node="o", slots=2), 3.0)
-    (journal,) = read_journals(tmp_path)
+    (journal,) = read_history(tmp_path).starts
     assert journal.nodes() == {"n", "m", "o"}
     JournalWriter(tmp_path, 5, OPTIONS)
-    assert [found.incarnation for found in read_journals(tmp_path)] == [1, 5]
+    assert [found.incarnation for found in read_history(tmp_path).starts] == [1, 5]

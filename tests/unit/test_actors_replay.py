@@ -7,7 +7,8 @@ from tallied_drive import tallied, through_everything
 from remesh.actors.controller import replay
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.replay import SnapshotWriter, replayed
-from remesh.actors.run.journal_files import JournalWriter, read_journals
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
@@ -20,7 +21,7 @@ def written(path, incarnation, drive, *, snapshot_after=None):
     for index, (event, now_s) in enumerate(journal.read(drive.lines)):
         writer.event(event, now_s)
         if index == snapshot_after:
-            done = replayed(read_journals(path))
+            done = replayed(read_history(path).starts)
             writer.snapshot(encode(Snapshot(state=done.state, tally=done.tally)), now_s)
     return writer
 
@@ -29,7 +30,7 @@ def test_a_snapshot_anywhere_leads_to_the_same_state_and_tally(tmp_path):
     drive = through_everything()
     for after in range(0, len(drive.lines), 3):
         written(tmp_path / str(after), 1, drive, snapshot_after=after)
-        (found,) = read_journals(tmp_path / str(after))
+        (found,) = read_history(tmp_path / str(after)).starts
         assert found.snapshot() is not None
         there = replayed([found])
         assert there.state == drive.state == found.replay().state
@@ -41,7 +42,7 @@ def test_the_tally_counts_on_over_all_starts(tmp_path):
     written(tmp_path, 1, first, snapshot_after=20)
     second = tallied(5, tally=first.tally)
     written(tmp_path, 2, second, snapshot_after=9)
-    there = replayed(read_journals(tmp_path))
+    there = replayed(read_history(tmp_path).starts)
     assert (there.state, there.tally) == (second.state, second.tally)
     assert there.tally.starts == 2
 
@@ -52,7 +53,7 @@ def test_a_snapshot_of_another_version_is_passed_over(tmp_path):
     values = encode(Snapshot(state=drive.state, tally=drive.tally))
     values["state"]["colour"] = "red"
     writer.snapshot(values, 99.0)
-    there = replayed(read_journals(tmp_path))
+    there = replayed(read_history(tmp_path).starts)
     assert (there.state, there.tally) == (drive.state, drive.tally)
 
 
@@ -93,7 +94,7 @@ def test_of_a_long_journal_no_event_before_the_snapshot_is_handled_again(tmp_pat
     written(tmp_path, 1, drive).snapshot(
         encode(Snapshot(state=drive.state, tally=drive.tally)), drive.now_s
     )
-    journals = read_journals(tmp_path)
+    journals = read_history(tmp_path).starts
     there = []
     counts = calls_made(lambda: there.append(replayed(journals)))
     assert counts[Controller.handle.__qualname__] == 0

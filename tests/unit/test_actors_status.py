@@ -20,7 +20,8 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture
 def server():
-    opened = StatusServer({"/status": lambda: {"phase": "RUNNING", "loss": None}}, TOKEN)
+    answer = {"run": "ab12", "phase": "RUNNING", "loss": None}
+    opened = StatusServer({"/status": lambda: dict(answer)}, TOKEN)
     yield opened
     opened.close()
 
@@ -47,7 +48,7 @@ def code_of(server, path, headers):
 
 
 def test_the_live_controller_answers_whoever_has_the_token(contact):
-    assert ask(contact, "/status") == {"phase": "RUNNING", "loss": None}
+    assert ask(contact, "/status") == {"run": "ab12", "phase": "RUNNING", "loss": None}
 
 
 def test_without_the_token_there_is_no_answer_not_even_what_exists(server):

@@ -120,18 +120,19 @@ def test_a_run_that_somebody_else_has_started_is_not_taken_over(folder):
 
 
 def test_its_address_and_token_stay():
-    answers = {"/status": lambda: "here"}
+    here = {"run": "abcd"}
+    answers = {"/status": lambda: here}
     first, token = open_server(answers, {}, None)
     first.close()
     contact = Contact(
         run="abcd", host=first.host, port=first.port, token=token, address="", pid=1, started_s=0.0
     )
     with closing(open_server(answers, {}, contact)[0]) as second:
-        assert ask(contact, "/status") == "here"
+        assert ask(contact, "/status") == here
         third, same_token = open_server(answers, {}, contact)
         with closing(third):
             assert third.port != second.port
-            assert ask(replace(contact, port=third.port), "/status") == "here"
+            assert ask(replace(contact, port=third.port), "/status") == here
     assert same_token == token
 
 

@@ -52,6 +52,9 @@ class ScriptedRun:
     def report(self):
         return {"status": self.statuses[-1].status, "losses": [1.5]}
 
+    def flaw(self):
+        return None
+
     def close(self):
         pass
 

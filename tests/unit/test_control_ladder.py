@@ -7,7 +7,8 @@ import pytest
 from control_drive import Drive, of, records, running
 from ladders import ladder, mixed
 
-from remesh.actors.run.journal_files import JournalWriter, read_journals
+from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
@@ -172,6 +173,6 @@ def test_the_journal_of_sixteen_thousand_workers_holds_a_ladder_in_one_short_lin
     (path,) = tmp_path.rglob("*.jsonl")
     (line,) = path.read_text().splitlines()
     assert len(line) < 2_000
-    (read,) = read_journals(tmp_path)
+    (read,) = read_history(tmp_path).starts
     assert read.options.ladder == huge
     assert len(journal.encode(changed(huge), 1.0)) < 2_000

@@ -9,17 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from remesh.orchestrator.user_errors import UserError
-from remesh.parallel.state.bounded_json import FORMAT_KEY, check_format, parse
+from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, check_format, parse, shown
 
 RUN_FORMAT = 1
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _MAX_VALUES = 1 << 16
 _CURE = "start over with --fresh, or give the run another folder with --set checkpoint.dir=DIR"
 
 
 class RunFormatError(UserError):
     """A file of a run that another version has written."""
+
+
+class DamagedFileError(UserError):
+    """A file of a run that is none any more: its name, what is wrong, and the cure."""
 
 
 def stamped(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +44,12 @@ def to_file(values: Mapping[str, Any]) -> bytes:
     return json.dumps(stamped(values), indent=1, allow_nan=False).encode()
 
 
-def from_file(encoded: bytes, path: str) -> dict[str, Any]:
-    """Raises: RunFormatError; ValueError if it is no file of JSON at all."""
-    return unstamped(parse(encoded, max_bytes=_MAX_BYTES, max_values=_MAX_VALUES), path)
+def from_file(encoded: bytes, path: str, cure: str) -> dict[str, Any]:
+    """Raises: RunFormatError; DamagedFileError if it is no JSON object at all."""
+    try:
+        values = parse(encoded, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is damaged: it is {brief(error)}; {cure}") from None
+    if not isinstance(values, dict) or not values:
+        raise DamagedFileError(f"{path} is damaged: it holds {shown(values)}; {cure}")
+    return unstamped(values, path)

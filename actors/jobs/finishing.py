@@ -1,0 +1,94 @@
+"""What the files of a run prove of its end.
+
+A run is finished when its last checkpoint can be read back, and what it was trained on is what its
+journals prove. Both are looked at here, by the command, which has the time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.journal_reading import read_history
+from remesh.actors.run.run_report import report_of
+from remesh.orchestrator.control.words.records import CheckpointState
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.state.root_manifest import parse_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The files of a run that has ended, or is over in a moment."""
+
+    folder: RunFolder
+    job: Job
+
+    def report(self, status: str) -> dict[str, Any]:
+        return report_of(self.folder, self.job, status=status)
+
+    def flaw(self) -> str | None:
+        """Why the newest checkpoint cannot be read back, None if every byte of it is proven.
+
+        Cost: reads it.
+        """
+        newest = self.folder.checkpoints()[:1]
+        return flaw_of(self.folder, newest[0]) if newest else "there is no checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The checkpoints to go on from, newest first, and what to say of newer ones."""
+
+    checkpoints: tuple[CheckpointState, ...]
+    notices: tuple[str, ...] = ()
+
+
+def standing_of(folder: RunFolder, steps: int) -> Standing:
+    """Where the run stands: one that seems to have done all its steps has to prove it.
+
+    Cost: reads the checkpoint that ends the run, and none of one that is still to be trained.
+    Raises: UserError if it ends in none that can be read.
+    """
+    checkpoints = folder.checkpoints()
+    if not checkpoints or checkpoints[0].step < steps:
+        return Standing(checkpoints=checkpoints)
+    flaws: list[str] = []
+    for index, state in enumerate(checkpoints):
+        flaw = flaw_of(folder, state)
+        if flaw is None:
+            return Standing(checkpoints=checkpoints[index:], notices=_told(flaws, state.step))
+        flaws.append(flaw)
+    raise UserError(f"{flaws[0]}; none of the others can be read, or start over with --fresh")
+
+
+def lost_words(folder: RunFolder) -> Iterator[str]:
+    """What to say, as the run is taken up, of journals and checkpoints that are damaged or gone.
+
+    Cost: reads the journals.
+    """
+    history = read_history(folder.path)
+    for damage in history.damage:
+        yield f"{damage}; the run goes on from its checkpoint, which needs no journal"
+    told = max((start.newest_commit() for start in history.starts), default=0)
+    newest = max((state.step for state in folder.checkpoints()), default=0)
+    if told > newest:
+        yield f"the journal tells of a checkpoint at step {told}, and the newest is of {newest}"
+
+
+def flaw_of(folder: RunFolder, state: CheckpointState) -> str | None:
+    """Why a checkpoint cannot be read back, None if every byte of it is proven."""
+    from remesh.parallel.state.reading import verify  # noqa: PLC0415 - loads torch
+
+    ref = parse_name(state.name)
+    assert ref is not None
+    try:
+        verify(folder.guarded, ref)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _told(flaws: list[str], step: int) -> tuple[str, ...]:
+    return tuple(f"{flaw}; the run goes on from step {step}" for flaw in flaws)
