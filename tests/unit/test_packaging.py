@@ -1,5 +1,6 @@
 """What pyproject.toml, constraints.txt and the links for tools say, compared with the tree."""
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -122,6 +123,20 @@ def test_everything_that_is_installed_is_pinned():
 @pytest.mark.parametrize("requirement", declared(), ids=str)
 def test_each_pin_is_within_its_range(requirement):
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.xfail(strict=True, reason="user 24")
+def test_each_dependency_is_imported_somewhere():
+    """user 24"""
+    imported = set()
+    for path in (path for top in TOP for path in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    needed_by_all = {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
+    assert needed_by_all - imported == set()
 
 
 @pytest.mark.parametrize("layer", PURE)
