@@ -57,6 +57,7 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     before = replayed(journals)
     if journals and journals[-1].incarnation >= spec.incarnation:
         return _take_over(spec, journals[-1], before, folder)
+    options = replace(options, start=len(journals) + 1)
     writer = JournalWriter(folder.path, spec.incarnation, options)
     now_s = time.time()
     for text in spec.notices:

@@ -125,7 +125,6 @@ def test_each_pin_is_within_its_range(requirement):
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
 
 
-@pytest.mark.xfail(strict=True, reason="user 24")
 def test_each_dependency_is_imported_somewhere():
     """user 24"""
     imported = set()

@@ -5,6 +5,7 @@ from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
+from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
 from remesh.orchestrator.plan.rung import changed_bits
@@ -255,12 +256,19 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
 def _why(turn: Turn, names: set[str]) -> str:
     state = turn.state
     if not state.generations:
-        return "first start"
+        return _why_started(turn.options)
     joined = sorted(names - {member.worker for member in state.current.members})
     joining = f"; {', '.join(joined)} joined" if joined else ""
     if state.fault is not None:
         return state.fault.cause + joining
     return state.reason + joining
+
+
+def _why_started(options: Options) -> str:
+    """An imported model is a checkpoint at step 0; another machine has no journal that counts."""
+    if options.start > 1:
+        return f"taken up again, start {options.start}"
+    return "taken up again" if options.first_step else "first start"
 
 
 def reachable(turn: Turn) -> tuple[str, ...]:
