@@ -10,11 +10,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from remesh.actors.controller.replay import Replayed, replayed
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, JournalWriter, read_journals
+from remesh.actors.run.replay import Replayed, replayed
 from remesh.actors.run.status_server import Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller

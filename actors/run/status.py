@@ -7,8 +7,11 @@ from typing import Any
 from remesh.actors.run.contact import ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, read_journals
-from remesh.actors.run.run_view import status_of
+from remesh.actors.run.replay import replayed
+from remesh.actors.run.told import NOBODY, told_of
+from remesh.orchestrator.accounts.standing import standing_of
 from remesh.orchestrator.accounts.view import view_of
+from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.user_errors import UserError
 
 
@@ -34,11 +37,14 @@ def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:
     """The last word of a controller that is gone: without an end, the run was interrupted."""
-    status = status_of(view_of(_journals(run_dir)[-1].replay()))
+    journals = _journals(run_dir)
+    done = replayed(journals)
+    view = view_of(Controller(journals[-1].options, done.state))
+    status = told_of(view, standing_of(view, done.tally))
     if not status["ended"]:
         status["phase"] = "interrupted"
         status["reason"] = "its controller is gone; the same remesh run resumes it"
-    return status
+    return {"run": run_dir.absolute().name, "folder": str(run_dir), **status, **NOBODY}
 
 
 def _journals(run_dir: Path) -> list[Journal]:

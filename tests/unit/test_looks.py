@@ -59,7 +59,6 @@ def test_a_job_is_loaded_from_a_text_or_a_path(tmp_path, monkeypatch):
         remesh.load_job(os.fsencode(path))
 
 
-@pytest.mark.xfail(strict=True, reason="user 11")
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_that_is_over_has_no_workers_and_no_pids(folder, ended, capsys):
     """user 11"""
@@ -128,7 +127,7 @@ def test_a_log_says_while_a_run_waits_what_it_waits_for(phase, capsys):
     for second in range(241):
         clock.now_s = float(second)
         have = 1 if second >= 100 else 0
-        wait = RunWait(text=f"{phase} for workers", have=have, need=4, limit_s=600.0 - second)
+        wait = RunWait(text=f"{phase} for workers", have=have, need="4", limit_s=600.0 - second)
         display.show(RunStatus(phase=phase, step=0, steps=80, wait=wait))
     lines = capsys.readouterr().out.splitlines()
     assert 5 <= len(lines) <= 7

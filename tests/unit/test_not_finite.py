@@ -9,7 +9,7 @@ from control_values import record, records
 from rich.console import Console
 
 from remesh.actors.controller.commits import LossesByStep
-from remesh.actors.run.run_view import status_of
+from remesh.actors.run.told import status_of
 from remesh.cli.progress import progress_line
 from remesh.cli.status_command import show_status
 from remesh.orchestrator.accounts.view import view_of
