@@ -1,5 +1,6 @@
 """What is told of a run: as plain JSON values for programs, as a RunStatus for its driver."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +14,9 @@ from remesh.orchestrator.job.driver_words import GenerationMark, RunStatus, RunW
 from remesh.parallel.plan.layout import Layout
 
 MARKS = 32  # generations on the time line of a driver
-NOBODY = MappingProxyType({"workers": [], "nodes": [], "wait": None, "deadline_s": None})
+NOBODY: Mapping[str, Any] = MappingProxyType(
+    {"workers": [], "nodes": [], "wait": None, "deadline_s": None, "left_s": None}
+)
 
 
 def told_of(view: View, standing: Standing) -> dict[str, Any]:

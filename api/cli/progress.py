@@ -1,41 +1,25 @@
-"""The live view of a run: a line that moves on a terminal, a line now and then elsewhere.
+"""The display of a run: a panel that is redrawn on a terminal, dated lines elsewhere.
 
 Announcements, one sentence an event, stand above it and stay.
 """
 
-import math
 import time
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
-from rich.text import Text
 
-from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.cli.screen.flow import dated
+from remesh.cli.screen.run_panel import RunPanel
+from remesh.cli.screen.said import dated_text, moment_text, progress_line, wait_text
+from remesh.orchestrator.job.driver_words import RunStatus, RunWait
 
 LINE_STEPS = 10
-LINE_S = 5.0
-BAR_CELLS = 20
+LINES = 100  # for the steps of a run, dated those that time asks for
+LINE_S = 60.0
+SETTLED_S = 5.0  # a wait that is over sooner is not worth a line
 
-
-def progress_line(status: RunStatus) -> str:
-    """Step, loss, tokens/s, layout, generation and workers, as far as they are known."""
-    parts = [f"step {status.step}/{status.steps}"]
-    if status.loss is not None:
-        parts.append(f"loss {loss_text(status.loss)}")
-    if status.tokens_per_s is not None:
-        parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
-    if status.layout:
-        parts.append(status.layout)
-    parts.append(f"generation {status.generation}")
-    parts.append(f"{status.workers} worker{'' if status.workers == 1 else 's'}")
-    parts.append(status.phase.lower())
-    return "  ".join(parts)
-
-
-def loss_text(loss: float) -> str:
-    return f"{loss:.4f}" if math.isfinite(loss) else "not finite"
+Clock = Callable[[], float]
 
 
 def open_display(console: Console) -> "LiveDisplay | PlainDisplay":
@@ -43,10 +27,11 @@ def open_display(console: Console) -> "LiveDisplay | PlainDisplay":
 
 
 class LiveDisplay:
-    """One line at the foot of a terminal, redrawn in place."""
+    """A panel at the foot of a terminal, redrawn in place."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, wall: Clock = time.time) -> None:
         self._console = console
+        self._wall = wall
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def show(self, status: RunStatus) -> None:
@@ -55,37 +40,41 @@ class LiveDisplay:
         if status.ended:
             return
         self._live.start()
-        self._live.update(self._bar(status), refresh=True)
+        self._live.update(RunPanel(status, self._wall()), refresh=True)
 
     def note(self, text: str) -> None:
-        self._console.print(f"[cyan]>[/] {escape(text)}", highlight=False)
+        now_s = self._wall()
+        self._console.print(dated([(moment_text(now_s, now_s), text)]))
 
     def close(self) -> None:
         self._live.stop()
 
-    @staticmethod
-    def _bar(status: RunStatus) -> Text:
-        done = BAR_CELLS * status.step // max(status.steps, 1)
-        bar = Text("━" * done, style="green")
-        bar.append("━" * (BAR_CELLS - done), style="bright_black")
-        return bar.append(f"  {progress_line(status)}", style="default")
-
 
 class PlainDisplay:
-    """A progress line every 10 steps or 5 seconds, whichever comes first, if there is news."""
+    """A dated line a minute if there is news, and for each hundredth of the steps.
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    While the run waits, a line when what it waits for changes, and again each minute.
+    """
+
+    def __init__(
+        self, console: Console, clock: Clock = time.monotonic, wall: Clock = time.time
+    ) -> None:
         self._console = console
         self._clock = clock
-        self._shown_step = 0
-        self._shown_s = clock()
+        self._wall = wall
+        self._shown_step: int | None = None
+        self._shown_s = self._spoke_s = clock()
+        self._waits_since_s: float | None = None
+        self._told_wait: tuple[str, int, str] | None = None
 
     def show(self, status: RunStatus) -> None:
         for text in status.announcements:
             self.note(text)
-        news = status.step - self._shown_step
-        waited_s = self._clock() - self._shown_s
-        if news >= LINE_STEPS or (news and (status.ended or waited_s >= LINE_S)):
+        if status.wait is not None and not status.ended:
+            self._show_wait(status.wait)
+            return
+        self._waits_since_s = self._told_wait = None
+        if self._is_due(status):
             self._shown_step, self._shown_s = status.step, self._clock()
             self._print(progress_line(status))
 
@@ -95,5 +84,26 @@ class PlainDisplay:
     def close(self) -> None:
         """Nothing stays open."""
 
+    def _is_due(self, status: RunStatus) -> bool:
+        if status.step == (self._shown_step or 0):
+            return False
+        if self._shown_step is None or status.ended:
+            return True
+        news = status.step - self._shown_step
+        often = max(LINE_STEPS, status.steps // LINES)
+        return abs(news) >= often or self._clock() - self._shown_s >= LINE_S
+
+    def _show_wait(self, wait: RunWait) -> None:
+        now_s = self._clock()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        told = (wait.text, wait.have, wait.need)
+        quiet_s = now_s - max(self._spoke_s, self._waits_since_s)
+        if quiet_s >= (LINE_S if told == self._told_wait else SETTLED_S):
+            self._told_wait = told
+            self._print(wait_text(wait))
+
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._spoke_s = self._clock()
+        line = f"{dated_text(self._wall())} {text}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

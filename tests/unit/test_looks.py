@@ -12,8 +12,9 @@ from written_run import written_run
 import remesh
 from remesh.cli.main import main
 from remesh.cli.progress import PlainDisplay
+from remesh.cli.screen.shapes import show_values
 from remesh.orchestrator.control.words.records import CheckpointState
-from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.orchestrator.job.driver_words import RunStatus, RunWait
 
 ROOT = Path(__file__).parents[2]
 WIDTHS = (40, 80, 120, 200)
@@ -31,7 +32,6 @@ def page(capsys, *arguments):
     return capsys.readouterr().out
 
 
-@pytest.mark.xfail(strict=True, reason="user 7")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_status_page_cuts_no_sentence_at_any_width(folder, width, capsys, monkeypatch):
     """user 7"""
@@ -70,7 +70,6 @@ def test_a_run_that_is_over_has_no_workers_and_no_pids(folder, ended, capsys):
     assert "idle" not in words
 
 
-@pytest.mark.xfail(strict=True, reason="user 14")
 def test_a_moment_of_another_day_has_its_date_and_json_a_zone(folder, capsys):
     """user 14"""
     written_run(folder)
@@ -98,11 +97,8 @@ def test_only_the_first_start_is_called_so():
             assert drive.state.current.reason.endswith(f": {why}")
 
 
-@pytest.mark.xfail(strict=True, reason="user 22")
 def test_keys_stand_as_in_the_job_file(capsys):
     """user 22"""
-    from remesh.cli.screen.shapes import show_values  # noqa: PLC0415
-
     show_values(Console(width=200, color_system=None), {"model": {"num_kv_heads": 4}})
     assert capsys.readouterr().out.split() == ["model", "num_kv_heads=4"]
 
@@ -115,12 +111,9 @@ class Clock:
         return self.now_s
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B7")
 @pytest.mark.parametrize("phase", ["waiting", "forming", "restoring", "draining", "fencing"])
 def test_a_log_says_while_a_run_waits_what_it_waits_for(phase, capsys):
     """inputs B7"""
-    from remesh.orchestrator.job.driver_words import RunWait  # noqa: PLC0415
-
     clock = Clock()
     display = PlainDisplay(Console(width=80), clock)
     have = 0

@@ -29,7 +29,7 @@ def modules_in(folder):
 
 
 PURE = {
-    "api": ("__init__", "cli.main", "cli.progress", "cli.status_command"),
+    "api": ("__init__", "runs", "cli.main", "cli.progress", "cli.status_command"),
     "parallel": (
         *modules_in("parallel/plan"),
         "files.convert_config",
@@ -107,7 +107,8 @@ def test_every_folder_with_code_is_a_package():
 def test_the_links_for_tools_lead_to_the_packages():
     links = {path.name: path for path in (ROOT / ".typing" / "remesh").iterdir()}
     expected = {top: ROOT / top for top in TOP if top != "api"}
-    expected |= {name: ROOT / "api" / name for name in ("__init__.py", "py.typed", "cli")}
+    own = ("__init__.py", "py.typed", "cli", "runs.py")
+    expected |= {name: ROOT / "api" / name for name in own}
     assert {name: link.resolve(strict=True) for name, link in links.items()} == expected
     assert not any(path.readlink().is_absolute() for path in links.values())
 
