@@ -18,8 +18,7 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import given_path
 
 if TYPE_CHECKING:
-    from remesh.actors.jobs.cluster_jobs import Attempt
-    from remesh.actors.jobs.job_server import JobServer
+    from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
 
 RUNS = Path("runs")
 INTERRUPTED = "interrupted"
@@ -90,7 +89,7 @@ class SubmittedRun:
     `begun` is how it was put there, or found.
     """
 
-    server: "JobServer" = field(repr=False)
+    server: "Jobs" = field(repr=False)
     begun: "Attempt"
 
     @property
@@ -153,12 +152,17 @@ def submit(
     An `id` that is there already starts nothing: it is attached to. Relative folders of the job
     count from the working directory. Raises: UserError, UnreachableError.
     """
-    from remesh.actors.jobs import cluster_jobs  # noqa: PLC0415
     from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
 
     submission = submission_of(job, overrides=overrides, id=id, folder=Path.cwd())
-    server = JobServer.reach(address)
-    return SubmittedRun(server, cluster_jobs.submit(server, submission))
+    return submit_to(JobServer.reach(address), submission)
+
+
+def submit_to(server: "Jobs", submission: Submission) -> SubmittedRun:
+    """Likewise, where the server is reached already."""
+    from remesh.actors.jobs.cluster_jobs import submit  # noqa: PLC0415
+
+    return SubmittedRun(server, submit(server, submission))
 
 
 def attach(target: GivenPath | None = None) -> AttachedRun:

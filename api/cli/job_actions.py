@@ -84,7 +84,7 @@ def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> int:
+def _go_on(server: Jobs, attempt: Attempt, address: str, *, wait: bool) -> int:
     if wait:
         return _follow(server, attempt, address)
     if not attempt.job.ended:
@@ -92,7 +92,7 @@ def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> 
     return 0
 
 
-def _follow(server: JobServer, attempt: Attempt, address: str) -> int:
+def _follow(server: Jobs, attempt: Attempt, address: str) -> int:
     """The exit code of the job. Ctrl-C ends the command only."""
     try:
         job = follow(server, attempt.job.ray_id, _write)

@@ -14,7 +14,7 @@ from rich.console import Console
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import open_display
+from remesh.cli.screen.progress import open_display
 from remesh.cli.screen.said import loss_text
 from remesh.data.durable import durable_file
 from remesh.data.regular_file import read_bounded

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from remesh.actors.jobs.job_logs import LogPosition, progress_of
 from remesh.cli.drive import STOPPING, drive, exit_code
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import LiveDisplay, PlainDisplay
 from remesh.cli.run_command import follow
+from remesh.cli.screen.progress import LiveDisplay, PlainDisplay
 from remesh.orchestrator.job.driver_words import RunStatus, RunWait
 from remesh.orchestrator.user_errors import RemeshError
 
@@ -192,6 +193,17 @@ def test_without_a_terminal_a_dated_line_comes_every_hundredth_of_the_steps(caps
     lines = capsys.readouterr().out.splitlines()
     assert steps_of(lines) == ["1", *(f"{step:,}" for step in range(21, 2000, 20))]
     assert re.fullmatch(r"2027-01-1\d \d\d:\d\d:\d\d step 1/2,000  loss 2.5000 .*", lines[0])
+
+
+def test_the_list_of_jobs_reads_what_a_driver_has_written(capsys):
+    display, _ = plain()
+    display.show(replace(running(1, "generation 1: dp=4"), steps=2000))
+    display.show(replace(running(1500), steps=2000))
+    assert progress_of(capsys.readouterr().out) == LogPosition(
+        step=1500, reason="generation 1: dp=4"
+    )
+    display.note("finished at step 2000, loss 2.5: all")
+    assert progress_of(capsys.readouterr().out).step == 2000
 
 
 def test_a_hundred_thousand_steps_are_not_ten_thousand_lines(capsys):

@@ -11,7 +11,7 @@ from written_run import written_run
 
 import remesh
 from remesh.cli.main import main
-from remesh.cli.progress import PlainDisplay
+from remesh.cli.screen.progress import PlainDisplay
 from remesh.cli.screen.shapes import show_values
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.job.driver_words import RunStatus, RunWait

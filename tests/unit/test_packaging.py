@@ -29,7 +29,7 @@ def modules_in(folder):
 
 
 PURE = {
-    "api": ("__init__", "runs", "cli.main", "cli.progress", "cli.status_command"),
+    "api": ("__init__", "runs", "cli.main", "cli.screen.progress", "cli.status_command"),
     "parallel": (
         *modules_in("parallel/plan"),
         "files.convert_config",
