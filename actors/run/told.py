@@ -25,7 +25,7 @@ def told_of(view: View, standing: Standing) -> dict[str, Any]:
     Its workers' processes are gone, and their numbers may be anybody's by now.
     """
     told: dict[str, Any] = {**status_of(view), **plain(asdict(standing))}
-    return told | NOBODY if view.ended else told
+    return {**told, **NOBODY} if view.ended else told
 
 
 def status_of(view: View) -> dict[str, Any]:

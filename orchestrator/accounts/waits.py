@@ -1,6 +1,7 @@
 """What a run waits for at this moment: how many are there, how many it takes, until when."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.handlers.transitions import missing
@@ -53,5 +54,9 @@ def _doing(state: State) -> tuple[str, set[str]]:
             return f"{doing} at a step boundary", state.current.unparked
         case Phase.FENCING:
             return "leaving the old mesh", state.current.unparked
-        case _:
+        case Phase.WAITING | Phase.RUNNING:
             return "", set()
+        case Phase.FINISHED | Phase.FAILED | Phase.STOPPED | Phase.PREEMPTED:
+            return "", set()
+        case _:
+            assert_never(state.phase)
