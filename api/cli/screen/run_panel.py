@@ -85,8 +85,8 @@ def saved_text(step: int | None, ago_s: float | None) -> str:
 
 
 def _mesh(status: RunStatus, cells: int, glyphs: Glyphs) -> Iterator[Text]:
-    layout = f"mesh {status.layout} on " if status.layout and status.workers else "no mesh yet, "
-    yield plain_text(f"{layout}{counted(status.nodes, 'node')}")
+    mesh = f"mesh {status.layout} on" if status.layout and status.workers else "no mesh now,"
+    yield plain_text(f"{mesh} {counted(status.nodes, 'node')}")
     yield plain_text(f"{counted(status.workers, 'worker')}, {status.spares} spare")
     strip = timeline(status.generations, status.step, cells, glyphs)
     if strip:
