@@ -28,8 +28,7 @@ from pathlib import Path
 
 from rows import Row, cost, report
 
-from remesh.actors.run.journal_files import read_journals
-from remesh.orchestrator.control import journal
+from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.control.words.events import StepsDone, WorkerReady
 
 ROOT = Path(__file__).parents[1]
@@ -199,8 +198,8 @@ def remesh() -> Contestant:
         return [[sys.executable, "-m", "remesh.cli", "run", tiny, *options]]
 
     def look(folder: Path) -> Seen:
-        journals = read_journals(folder / "run")
-        events = [event for found in journals for event, _ in journal.read(found.lines)]
+        starts = read_history(folder / "run").starts
+        events = [event for start in starts for event in start.events()]
         done = [event.records for event in events if isinstance(event, StepsDone)]
         return Seen(
             pids=frozenset(event.pid for event in events if isinstance(event, WorkerReady)),

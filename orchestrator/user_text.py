@@ -7,6 +7,7 @@ whatever is shown goes through `masked`.
 
 import os
 import re
+from os import PathLike
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -86,6 +87,18 @@ def path_text(text: str) -> str:
 def user_path(text: str) -> Path:
     """Likewise, as a path."""
     return Path(path_text(text))
+
+
+def given_path(path: str | PathLike[str]) -> Path:
+    """What a caller names: a text as a user would write it, `~` and all, or a path as it is.
+
+    Raises: UserError if a text is no path.
+    """
+    if isinstance(path, str):
+        return user_path(path)
+    if not isinstance(path, PathLike):
+        raise TypeError(f"a path: expected str or os.PathLike, not {type(path).__name__}")
+    return Path(path)
 
 
 def place_text(text: str) -> str:

@@ -20,13 +20,13 @@ from remesh.actors.controller.actor_pool import Pool
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.refusing import end_all_of, refused
-from remesh.actors.controller.replay import SnapshotWriter
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.replay import SnapshotWriter
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
 from remesh.actors.run.status_server import StatusServer
@@ -90,7 +90,7 @@ class ControllerActor:
         self._machine = self._begun.machine
         self._journal = self._begun.journal
         self._inbox = Inbox(self._journal, self._now_s)
-        self._view = RunView(self._machine, spec, self._journal)
+        self._view = RunView(self._machine, spec, self._journal, self._begun.tally)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
         self._pool = Pool(spec)
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)

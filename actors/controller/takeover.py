@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from remesh.actors.controller.replay import Replayed, replayed
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, JournalWriter, journal_path
 from remesh.actors.run.journal_reading import History, read_history
+from remesh.actors.run.replay import Replayed, replayed
 from remesh.actors.run.status_server import Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
@@ -61,6 +61,7 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     before = replayed(starts)
     if starts and starts[-1].incarnation >= spec.incarnation:
         return _take_over(spec, starts[-1], before, folder)
+    options = replace(options, start=len(starts) + 1)
     writer = JournalWriter(folder.path, spec.incarnation, options)
     now_s = time.time()
     for text in spec.notices:

@@ -98,11 +98,15 @@ def progress_of(text: str) -> LogPosition:
     """From the lines of a driver, the newest that say it."""
     steps = _STEP.findall(text)
     notes = _NOTE.findall(text)
-    return LogPosition(step=int(steps[-1]) if steps else None, reason=notes[-1] if notes else "")
+    step = int(steps[-1].replace(",", "")) if steps else None
+    return LogPosition(step=step, reason=notes[-1] if notes else "")
 
 
-_STEP = re.compile(r"^(?:> (?:finished|failed|stopped) at )?step (\d+)", re.MULTILINE | re.ASCII)
-_NOTE = re.compile(r"^(?:> |remesh: )(.*)$", re.MULTILINE)
+_MOMENT = r"^(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?"
+_STEP = re.compile(
+    rf"{_MOMENT}(?:> (?:finished|failed|stopped) at )?step ([\d,]+)", re.MULTILINE | re.ASCII
+)
+_NOTE = re.compile(rf"{_MOMENT}(?:> |remesh: )(.*)$", re.MULTILINE)
 
 
 def _tail(jobs: Jobs, ray_id: str, output: Output) -> None:

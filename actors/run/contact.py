@@ -44,7 +44,7 @@ def ask(contact: Contact, path: str) -> dict[str, Any] | None:
         answer = _call(contact, path, None)
     except (OSError, ValueError, HTTPException):
         return None
-    return answer if isinstance(answer, dict) and answer.get("run") == contact.run else None
+    return answer if isinstance(answer, dict) and answer.get("id") == contact.run else None
 
 
 def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:

@@ -2,16 +2,18 @@
 
 import errno
 import threading
-from dataclasses import asdict, replace
+import time
+from dataclasses import replace
 from typing import Any
 
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.journal_files import JournalWriter
-from remesh.orchestrator.accounts.plain_values import plain
+from remesh.actors.run.told import progress_of, told_of
+from remesh.orchestrator.accounts.standing import Standing, standing_of
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import View, view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.job.driver_words import RunStatus
-from remesh.parallel.plan.layout import Layout
 
 # What is wrong with a place for files, and can be mended there. Too many open files are not.
 _OF_A_FOLDER = frozenset(
@@ -37,11 +39,14 @@ _OF_A_FOLDER = frozenset(
 class RunView:
     """Reads the machine under `lock`, which whoever changes it holds as well."""
 
-    def __init__(self, machine: Controller, spec: RunSpec, writer: JournalWriter) -> None:
+    def __init__(
+        self, machine: Controller, spec: RunSpec, writer: JournalWriter, tally: Tally
+    ) -> None:
         self.lock = threading.Lock()
         self._machine = machine
         self._spec = spec
         self._writer = writer
+        self._tally = tally
         self._failure: Exception | None = None
 
     def fail(self, error: Exception) -> None:
@@ -49,32 +54,29 @@ class RunView:
         self._failure = error
 
     def run_status(self, seen: int) -> RunStatus:
-        with self.lock:
-            view = view_of(self._machine)
-        status = self._status(view, seen)
-        return failed(status, self._failure) if self._failure else status
-
-    def _status(self, view: View, seen: int) -> RunStatus:
-        return RunStatus(
-            phase=view.phase,
-            step=view.step,
-            steps=view.steps,
-            loss=view.last.did.loss if view.last else None,
-            tokens_per_s=view.last.did.tokens / view.last.step_s if view.last else None,
-            layout=layout_text(view.layout),
-            generation=view.generation,
-            workers=sum(worker.rank is not None for worker in view.workers),
+        view, standing = self._looked_at()
+        told = replace(
+            progress_of(view, standing, time.time()),
             announcements=tuple(self._writer.announcements[seen:]),
-            ended=view.ended,
-            status=view.phase if view.ended else "",
-            reason=view.reason,
-            user_error=view.user_error,
+            run=self._spec.job.name,
+            folder=self._spec.folder,
         )
+        return failed(told, self._failure) if self._failure else told
 
     def status(self) -> dict[str, Any]:
-        """It names the run: whoever asks may have reached somebody else at the port."""
+        """`id` is the run's own: whoever asks may have reached somebody else at the port."""
+        view, standing = self._looked_at()
+        return {
+            "id": self._spec.run,
+            "run": self._spec.job.name,
+            "folder": self._spec.folder,
+            **told_of(view, standing),
+        }
+
+    def _looked_at(self) -> tuple[View, Standing]:
         with self.lock:
-            return {"run": self._spec.run, **status_of(view_of(self._machine))}
+            view = view_of(self._machine)
+            return view, standing_of(view, self._tally)
 
 
 def failed(status: RunStatus, error: Exception) -> RunStatus:
@@ -88,20 +90,3 @@ def failed(status: RunStatus, error: Exception) -> RunStatus:
         reason=f"{what}: {error}; the same command resumes at the last checkpoint",
         user_error=of_folder,
     )
-
-
-def status_of(view: View) -> dict[str, Any]:
-    """The view as plain JSON values."""
-    values: dict[str, Any] = plain(asdict(view))
-    values["layout"] = layout_text(view.layout)
-    for entry, life in zip(values["generations"], view.generations, strict=True):
-        entry["layout"] = layout_text(life.layout)
-    return values
-
-
-def layout_text(layout: Layout | None) -> str:
-    """The degrees above 1, such as "dp=4"; dp always stands."""
-    if layout is None:
-        return ""
-    degrees = asdict(layout)
-    return " ".join(f"{axis}={n}" for axis, n in degrees.items() if n > 1 or axis == "dp")

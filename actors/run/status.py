@@ -7,8 +7,11 @@ from typing import Any
 from remesh.actors.run.contact import ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_reading import History, read_history
-from remesh.actors.run.run_view import status_of
+from remesh.actors.run.replay import replayed
+from remesh.actors.run.told import NOBODY, told_of
+from remesh.orchestrator.accounts.standing import standing_of
 from remesh.orchestrator.accounts.view import view_of
+from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.user_errors import UserError
 
 
@@ -18,7 +21,7 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     live = ask(contact, "/status") if contact else None
     if live is None:
         return _from_journal(run_dir)
-    del live["run"]
+    del live["id"]
     return live
 
 
@@ -48,13 +51,15 @@ def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
 def _from_journal(run_dir: Path) -> dict[str, Any]:
     """The last word of a controller that is gone: without an end, the run was interrupted."""
     history = _history(run_dir)
-    status = status_of(view_of(history.starts[-1].replay()))
+    done = replayed(history.starts)
+    view = view_of(Controller(history.starts[-1].options, done.state))
+    status = told_of(view, standing_of(view, done.tally))
     if not status["ended"]:
         status["phase"] = "interrupted"
         status["reason"] = "its controller is gone; the same remesh run resumes it"
     if history.damage:
         status["damage"] = [str(damage) for damage in history.damage]
-    return status
+    return {"run": run_dir.absolute().name, "folder": str(run_dir), **status, **NOBODY}
 
 
 def _history(run_dir: Path) -> History:

@@ -180,10 +180,11 @@ def import_(
 def _show(found: dict[str, object], *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - keeps --help fast
 
-    from remesh.cli.status_command import print_json, show_status  # noqa: PLC0415
+    from remesh.cli.screen.shapes import show_values  # noqa: PLC0415
+    from remesh.cli.status_command import print_json  # noqa: PLC0415
 
     if as_json:
         print_json(found)
         return
     console = Console()
-    show_status(console if console.is_terminal else Console(width=_FILE_CELLS), found)
+    show_values(console if console.is_terminal else Console(width=_FILE_CELLS), found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from remesh.cli.drive import Display, DrivenRun, Wish, exit_code
-from remesh.cli.progress import loss_text
+from remesh.cli.screen.said import loss_text
 from remesh.data.durable import durable_file
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.user_errors import RemeshError

@@ -1,6 +1,5 @@
 """`remesh submit`, `ls`, `logs`, `stop` and `resume`: jobs on a cluster that runs already."""
 
-import secrets
 import signal
 import sys
 import time
@@ -15,13 +14,12 @@ from rich.table import Table
 
 from remesh.actors.jobs import cluster_jobs as jobs
 from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
-from remesh.actors.jobs.inside_job import check_folders
 from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
 from remesh.actors.jobs.job_server import JobServer
 from remesh.orchestrator.job.cautions import cautions
-from remesh.orchestrator.job.job import load_job, read_job_file
-from remesh.orchestrator.job.submission import Submission, check_id, id_stem
+from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.runs import submit
 
 COLUMNS = ("id", "name", "status", "step", "started", "reason")
 
@@ -37,13 +35,11 @@ class SubmitRequest:
 
 
 def submit_job(request: SubmitRequest, address: str) -> int:
-    submission = submission_of(request, Path.cwd())
     for caution in cautions(load_job(request.job, request.overrides)):
         _say(f"warning: {caution}")
-    server = JobServer.reach(address)
-    attempt = jobs.submit(server, submission)
-    _say(f"{submission.id} {'submitted' if attempt.new else _as_it_is(attempt)}")
-    return _go_on(server, attempt, address, wait=request.wait)
+    run = submit(request.job, address=address, overrides=request.overrides, id=request.id)
+    _say(f"{run.id} {'submitted' if run.begun.new else _as_it_is(run.begun)}")
+    return _go_on(run.server, run.begun, address, wait=request.wait)
 
 
 def resume_job(submission_id: str, address: str, *, wait: bool) -> int:
@@ -92,23 +88,7 @@ def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def submission_of(request: SubmitRequest, folder: Path) -> Submission:
-    """Raises: UserError for a job file that is wrong, or an id."""
-    job = load_job(request.job, request.overrides)
-    made = f"{id_stem(job.name)}-{secrets.token_hex(3)}"
-    submission = Submission(
-        id=made if request.id is None else check_id(request.id),
-        text=read_job_file(request.job),
-        source=str(request.job),
-        overrides=tuple(request.overrides),
-        folder=str(folder.absolute()),
-        home=str(Path("~").expanduser()),
-    )
-    check_folders(submission.job())
-    return submission
-
-
-def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> int:
+def _go_on(server: Jobs, attempt: Attempt, address: str, *, wait: bool) -> int:
     if wait:
         return _follow(server, attempt, address)
     if not attempt.job.ended:
@@ -116,7 +96,7 @@ def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> 
     return 0
 
 
-def _follow(server: JobServer, attempt: Attempt, address: str) -> int:
+def _follow(server: Jobs, attempt: Attempt, address: str) -> int:
     """The exit code of the job. Ctrl-C ends the command only."""
     try:
         job = follow(server, attempt.job.ray_id, _write)

@@ -38,11 +38,13 @@ STATUS_EXAMPLES = """\b
 Examples:
 remesh status
 remesh status runs/tiny --json
+remesh status --watch
 """
 EVENTS_EXAMPLES = """\b
 Examples:
 remesh events examples/tiny.toml
 remesh events runs/tiny --json
+remesh events -f
 """
 BUILD_EXAMPLES = """\b
 Examples:
@@ -161,30 +163,34 @@ def plan(
 
 
 @app.command(epilog=STATUS_EXAMPLES)
-def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
-    """Show where a run stands: phase, mesh, generations and why each began."""
-    from remesh.actors.run.status import read_status  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status_command import print_json, run_dir_of, show_status  # noqa: PLC0415
+def status(
+    target: RunTarget = None,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Redraw it until the run ends, or Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Show where a run stands: speed, time left, mesh, generations and why each began."""
+    from remesh.cli.status_command import show_run  # noqa: PLC0415 - keeps --help fast
 
-    found = read_status(run_dir_of(target))
-    if as_json:
-        print_json(found)
-    else:
-        show_status(_console(), found)
+    show_run(_console(), target, as_json=as_json, watch=watch)
     return 0
 
 
 @app.command(epilog=EVENTS_EXAMPLES)
-def events(target: RunTarget = None, *, as_json: AsJson = False) -> int:
+def events(
+    target: RunTarget = None,
+    *,
+    to_its_end: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the run to its end, or to Ctrl-C.")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
     """List what happened in a run, oldest first."""
-    from remesh.actors.run.status import read_events  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status_command import print_json, run_dir_of, show_events  # noqa: PLC0415
+    from remesh.cli.status_command import list_events  # noqa: PLC0415 - keeps --help fast
 
-    found = read_events(run_dir_of(target))
-    if as_json:
-        print_json(found)
-    else:
-        show_events(_console(), found)
+    list_events(_console(), target, as_json=as_json, to_its_end=to_its_end)
     return 0
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+import remesh
 from remesh.orchestrator.user_text import user_path
 
 SCALE_EXAMPLES = """\b
@@ -36,7 +37,8 @@ def scale(
 
     Whole nodes leave at a step boundary, the newest first and the head last.
     """
-    return _wish(target, "/scale", {"nodes": nodes})
+    typer.echo(remesh.attach(target).scale(nodes))
+    return 0
 
 
 @app.command(epilog=DRAIN_EXAMPLES)
@@ -53,12 +55,5 @@ def drain(
     ] = None,
 ) -> int:
     """Have a live run leave a node at the next step boundary, so that it can be taken away."""
-    return _wish(run, "/drain", {"node": node})
-
-
-def _wish(target: Path | None, path: str, wish: dict[str, int | str]) -> int:
-    from remesh.actors.run.status import tell_run  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.status_command import run_dir_of  # noqa: PLC0415
-
-    typer.echo(tell_run(run_dir_of(target), path, wish))
+    typer.echo(remesh.attach(run).drain(node))
     return 0

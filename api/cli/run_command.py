@@ -16,7 +16,7 @@ from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive
 from remesh.cli.ending import told_end
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import open_display
+from remesh.cli.screen.progress import open_display
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.driver_words import RunOptions

@@ -1,136 +1,101 @@
 """`remesh status` and `remesh events`: a run as its controller or its journal tells it.
 
-Both are plain JSON values, shown by shape and not by key: a value is a line, a list of tables is a
-table. What the controller learns to tell is so shown without a change here.
+Both can be followed: `status --watch` redraws its page, `events -f` adds lines, until the run has
+ended or Ctrl-C.
 """
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.live import Live
 
-from remesh.orchestrator.job.job import load_job
+import remesh
+from remesh.cli.screen.flow import dated
+from remesh.cli.screen.shapes import event_sentence, with_dates
+from remesh.cli.screen.status_page import StatusPage
 from remesh.orchestrator.user_errors import UserError
+from remesh.runs import AttachedRun, is_over
 
-RUNS = Path("runs")
-SENTENCE = "reason"
-MEASURED = ("loss", "grad_norm")  # of a step that was done: null for what is not finite
-MOMENT_S = 1e9  # seconds above this count from 1970: they are a moment, not a duration
+WATCH_S = 1.0
 
-
-def run_dir_of(target: Path | None) -> Path:
-    """The folder of a run: named by itself or by its job file, else the newest one under runs/.
-
-    Raises: UserError if there is none.
-    """
-    if target is None:
-        return _newest_run(RUNS)
-    if target.is_file():
-        return _run_dir_of_job(target)
-    if not target.is_dir():
-        raise UserError(
-            f"{target.absolute()}: no such run; name its folder, such as runs/tiny, or a job file"
-        )
-    return target
+RunTold = Mapping[str, Any]
+ReadStatus = Callable[[], RunTold]
 
 
-def show_status(console: Console, status: Mapping[str, Any]) -> None:
-    tables = {key: value for key, value in status.items() if _is_table(value)}
-    width = max((len(_words(key)) for key in status if key not in tables), default=0)
-    for key, value in status.items():
-        if key not in tables:
-            _print(console, f"{_words(key):<{width}}  {_cell(key, value)}")
-    for key, rows in tables.items():
-        console.print(_table(_words(key), rows))
+def show_run(console: Console, target: Path | None, *, as_json: bool, watch: bool) -> None:
+    """Raises: UserError if there is no run, or if a program asks for a page that moves."""
+    if as_json and watch:
+        raise UserError("--watch draws a page for people; leave out --json, or ask again and again")
+    run = remesh.attach(target)
+    if watch:
+        watch_status(console, run.status)
+    elif as_json:
+        print_json(run.status())
+    else:
+        console.print(StatusPage(run.status(), time.time()))
 
 
-def show_events(console: Console, events: Iterable[Mapping[str, Any]]) -> None:
-    """A line for each event. A moment and a sentence speak for themselves, all else has its key."""
-    for event in events:
-        _print(console, "  ".join(_part(key, value) for key, value in event.items()))
+def watch_status(
+    console: Console, read: ReadStatus, *, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Redraws the page until the run has ended; Ctrl-C leaves it as it is."""
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                told = read()
+                live.update(StatusPage(told, time.time()), refresh=True)
+                if is_over(told):
+                    return
+                wait(WATCH_S)
+        except KeyboardInterrupt:
+            return
 
 
-def print_json(value: Any) -> None:
-    """One JSON value on standard output, for a program to read."""
-    print(json.dumps(value, indent=1))  # noqa: T201 - neither wrapped nor coloured
+def list_events(console: Console, target: Path | None, *, as_json: bool, to_its_end: bool) -> None:
+    """Raises: UserError if there is no run, or if a program asks for lines without an end."""
+    if as_json and to_its_end:
+        raise UserError("-f writes lines for people; leave out --json, or ask again and again")
+    run = remesh.attach(target)
+    if to_its_end:
+        follow_events(console, run)
+    elif as_json:
+        print_json(run.events())
+    else:
+        show_events(console, run.events())
 
 
-def _run_dir_of_job(job: Path) -> Path:
-    folder = load_job(job).run_dir
-    if folder.is_dir():
-        return folder
-    counts = "" if folder.is_absolute() else f"; {folder} counts from the working directory"
-    raise UserError(
-        f"{folder.absolute()}: there is no run here{counts}; name the run's folder, or start one "
-        f"with: remesh run {job}"
-    )
+def follow_events(
+    console: Console, run: AttachedRun, *, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """What has happened and what happens, until the run has ended; Ctrl-C ends the command."""
+    seen = 0
+    try:
+        while True:
+            over = is_over(run.status())
+            events = run.events()
+            show_events(console, events[seen:])
+            seen = len(events)
+            if over:
+                return
+            wait(WATCH_S)
+    except KeyboardInterrupt:
+        return
 
 
-def _newest_run(folder: Path) -> Path:
-    marks = [mark for name in ("run.json", "journal*") for mark in folder.glob(f"*/{name}")]
-    if not marks:
-        raise UserError(f"there is no run in {folder}/; name a run's folder or its job file")
-    return max(marks, key=lambda mark: mark.stat().st_mtime).parent
+def show_events(console: Console, events: Iterable[RunTold]) -> None:
+    """A line for each event, which a terminal wraps below itself and a pipe gets whole."""
+    rows = [event_sentence(event, time.time()) for event in events]
+    if console.is_terminal and rows:
+        console.print(dated(rows))
+        return
+    for moment, said in rows:
+        console.print(f"{moment}  {said}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    columns = _columns(rows)
-    for key in columns:
-        table.add_column(_words(key), overflow="fold", no_wrap=key != SENTENCE)
-    for row in rows:
-        table.add_row(*(escape(_cell(key, row.get(key))) for key in columns))
-    return table
-
-
-def _part(key: str, value: Any) -> str:
-    bare = key == "text" or _is_moment(key, value)
-    return _cell(key, value) if bare else f"{_words(key)}={_cell(key, value)}"
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What fits beside each other: no values that are tables of their own, the sentence last."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    flat = [key for key in keys if not any(isinstance(row.get(key), dict) for row in rows)]
-    return sorted(flat, key=lambda key: key == SENTENCE)
-
-
-def _cell(key: str, value: Any) -> str:  # noqa: PLR0911 - a line for each shape
-    match value:
-        case None if key in MEASURED:
-            return "not finite"
-        case None | "" | []:
-            return "-"
-        case float() if _is_moment(key, value):
-            return time.strftime("%H:%M:%S", time.localtime(value))
-        case float():
-            return f"{value:.5g}"
-        case list() if _is_table(value):
-            return str(len(value))
-        case list():
-            return ", ".join(_cell(key, item) for item in value)
-        case dict():
-            return " ".join(f"{name}={_cell(name, item)}" for name, item in value.items())
-        case _:
-            return str(value)
-
-
-def _is_moment(key: str, value: Any) -> bool:
-    return key.endswith("_s") and isinstance(value, float) and value > MOMENT_S
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ")
-
-
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def print_json(value: RunTold | Sequence[Any]) -> None:
+    """One JSON value on standard output, for a program to read; moments have their date as well."""
+    print(json.dumps(with_dates(value), indent=1))  # noqa: T201 - neither wrapped nor coloured

@@ -12,6 +12,7 @@ from typing import Any
 
 from remesh.orchestrator.accounts.durations import STEP_BOUNDS_S, Histogram, SaveTimes, histogram
 from remesh.orchestrator.accounts.goodput import Goodput, Reason, reason_to_form
+from remesh.orchestrator.accounts.loss_curve import LossCurve
 from remesh.orchestrator.control.memory.generations import Generation, RecoveryParts, report
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words import events as ev
@@ -86,6 +87,7 @@ class Tally:
     recovery_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     saves: SaveTimes = field(default_factory=SaveTimes)
     step_s: Histogram = field(default_factory=lambda: histogram(STEP_BOUNDS_S))
+    losses: LossCurve = field(default_factory=LossCurve)
     goodput: Goodput = field(default_factory=Goodput)
 
     trained: Frontier = field(default_factory=Frontier)
@@ -136,6 +138,7 @@ class Tally:
             if not again:
                 self.steps += 1
                 self.tokens += record.did.tokens
+                self.losses.add(record.did.loss)
                 self.skipped_steps += not record.did.applied
 
     def _accepted(self, records: tuple[StepRecord, ...], life: Generation) -> Iterator[StepRecord]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from remesh.orchestrator.accounts.waits import Awaited, wait_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.generations import GenerationReport, report
 from remesh.orchestrator.control.memory.membership import WorkerState
@@ -55,6 +56,7 @@ class View:
     failures: int
     committed_step: int | None
     deadline_s: float | None
+    wait: Awaited | None
 
 
 def view_of(machine: Controller) -> View:
@@ -87,6 +89,7 @@ def view_of(machine: Controller) -> View:
         failures=state.budget.total,
         committed_step=state.checkpoints.newest_step,
         deadline_s=state.deadlines.earliest_s(),
+        wait=wait_of(machine),
     )
 
 

@@ -21,11 +21,33 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunWait:
+    """What a run waits for: it has so many, needs so many in words, and gives up in `limit_s`."""
+
+    text: str
+    have: int
+    need: str
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationMark:
+    """One generation on the time line of a run: from which step on, since when, and why."""
+
+    generation: int
+    from_step: int
+    started_s: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """Where a run stands now. `announcements` are the sentences since the last poll.
 
     `status` is empty until the run has `ended`, then finished, failed or stopped; `reason` is one
-    sentence, and `user_error` says that it names something to be changed first.
+    sentence, and `user_error` says that it names something to be changed first. `step_s` is the
+    pace, at which `left_s` is reckoned; `losses` are a few points over all steps, `generations`
+    the newest ones.
     """
 
     phase: str
@@ -41,3 +63,15 @@ class RunStatus:
     status: str = ""
     reason: str = ""
     user_error: bool = False
+    run: str = ""
+    folder: str = ""
+    nodes: int = 0
+    spares: int = 0
+    step_s: float | None = None
+    left_s: float | None = None
+    goodput: float | None = None
+    saved_step: int | None = None
+    saved_ago_s: float | None = None
+    losses: tuple[float, ...] = ()
+    wait: RunWait | None = None
+    generations: tuple[GenerationMark, ...] = ()

@@ -7,6 +7,7 @@ working directory, not from the file, so that a job file can be shared.
 import codecs
 import tomllib
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Self
 
@@ -33,7 +34,7 @@ from remesh.orchestrator.job.tables import (
 )
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
-from remesh.orchestrator.user_text import count
+from remesh.orchestrator.user_text import count, given_path
 from remesh.parallel.plan.leaves import choose_num_leaves
 from remesh.parallel.plan.verdict import shown
 
@@ -142,13 +143,14 @@ class Job(BaseModel):
         return self
 
 
-def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+def load_job(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Job:
     """The job in a TOML file, with `table.key=value` overrides on top.
 
     Raises: UserError with one line that names the file or `--set`, the key, what was seen and what
     was expected.
     """
-    return parse_job(read_job_file(path), name=str(path), overrides=overrides)
+    file = given_path(path)
+    return parse_job(read_job_file(file), name=str(file), overrides=overrides)
 
 
 def parse_job(text: str, *, name: str, overrides: Sequence[str] = (), home: str = "") -> Job:

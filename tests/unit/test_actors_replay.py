@@ -4,11 +4,11 @@ from control_values import records
 from counted import calls_made
 from tallied_drive import tallied, through_everything
 
-from remesh.actors.controller import replay
 from remesh.actors.controller.inbox import Inbox
-from remesh.actors.controller.replay import SnapshotWriter, replayed
+from remesh.actors.run import replay
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.journal_reading import read_history
+from remesh.actors.run.replay import SnapshotWriter, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller

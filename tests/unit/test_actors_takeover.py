@@ -56,6 +56,14 @@ def test_the_first_life_starts_the_run(folder):
     assert (begun.spec.incarnation, begun.gone) == (1, frozenset())
 
 
+def test_starts_are_counted_and_lives_of_one_start_are_not(folder):
+    """user 15"""
+    spec = spec_of(folder)
+    lives = [begin(spec, OPTIONS, folder), begin(spec, OPTIONS, folder)]
+    assert [life.machine.options.start for life in lives] == [1, 1]
+    assert begin(spec_of(folder, "efgh"), OPTIONS, folder).machine.options.start == 2
+
+
 def test_what_the_start_has_to_say_is_announced_once(folder):
     spec = replace(spec_of(folder), notices=("the bits change",))
     assert begin(spec, OPTIONS, folder).journal.announcements == ["the bits change"]

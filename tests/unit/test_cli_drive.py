@@ -1,15 +1,17 @@
 import json
+import re
 import signal
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from remesh.actors.jobs.job_logs import LogPosition, progress_of
 from remesh.cli.drive import STOPPING, drive, exit_code
 from remesh.cli.interrupts import Interrupts
-from remesh.cli.progress import LiveDisplay, PlainDisplay, progress_line
 from remesh.cli.run_command import follow
-from remesh.orchestrator.job.driver_words import RunStatus
+from remesh.cli.screen.progress import LiveDisplay, PlainDisplay
+from remesh.orchestrator.job.driver_words import RunStatus, RunWait
 from remesh.orchestrator.user_errors import RemeshError
 
 
@@ -177,38 +179,83 @@ class Clock:
         return self.now_s
 
 
-def test_the_progress_line_tells_all_it_knows():
-    assert progress_line(running(20)) == (
-        "step 20/80  loss 2.5000  14,200 tokens/s  dp=4  generation 1  4 workers  running"
-    )
-    assert progress_line(RunStatus(phase="FORMING", step=0, steps=80, workers=1)) == (
-        "step 0/80  generation 0  1 worker  forming"
-    )
-
-
-def test_without_a_terminal_a_line_comes_every_ten_steps_or_five_seconds(capsys):
+def plain(width=200):
     clock = Clock()
-    display = PlainDisplay(Console(width=200), clock)
-    for step in range(1, 21):
-        display.show(running(step))
-    clock.now_s = 4.9
-    display.show(running(21))
-    clock.now_s = 5.0
-    display.show(running(21))
-    clock.now_s = 60.0
-    display.show(running(21))
-    display.show(running(22, "worker [w3] lost: killed"))
+    return PlainDisplay(Console(width=width), clock, lambda: 1_800_000_000.0), clock
+
+
+def steps_of(lines):
+    found = (re.fullmatch(r"\S+ \S+ step ([\d,]+)/.*", line) for line in lines)
+    return [match[1] for match in found if match]
+
+
+def test_without_a_terminal_a_dated_line_comes_every_hundredth_of_the_steps(capsys):
+    display, _ = plain()
+    for step in range(1, 2001):
+        display.show(replace(running(step), steps=2000))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == [
-        "step 10/80",
-        "step 20/80",
-        "step 21/80",
-        "> worker [w3] lost: killed",
-        "step 22/80",
-    ]
+    assert steps_of(lines) == ["1", *(f"{step:,}" for step in range(21, 2000, 20))]
+    assert re.fullmatch(r"2027-01-1\d \d\d:\d\d:\d\d step 1/2,000  loss 2.5000 .*", lines[0])
 
 
-def test_on_a_terminal_announcements_stay_above_the_moving_line(capsys):
+def test_the_list_of_jobs_reads_what_a_driver_has_written(capsys):
+    display, _ = plain()
+    display.show(replace(running(1, "generation 1: dp=4"), steps=2000))
+    display.show(replace(running(1500), steps=2000))
+    assert progress_of(capsys.readouterr().out) == LogPosition(
+        step=1500, reason="generation 1: dp=4"
+    )
+    display.note("finished at step 2000, loss 2.5: all")
+    assert progress_of(capsys.readouterr().out).step == 2000
+
+
+def test_a_hundred_thousand_steps_are_not_ten_thousand_lines(capsys):
+    display, _ = plain()
+    for step in range(1, 100_001, 5):
+        display.show(replace(running(step), steps=100_000))
+    assert len(capsys.readouterr().out.splitlines()) <= 101
+
+
+def test_slow_steps_get_a_line_a_minute_whatever_else_is_told(capsys):
+    display, clock = plain()
+    display.show(running(1))
+    clock.now_s = 59.0
+    display.show(running(2, "checkpoint at step 2 is committed"))
+    clock.now_s = 60.0
+    display.show(running(2))
+    lines = capsys.readouterr().out.splitlines()
+    assert steps_of(lines) == ["1", "2"]
+    assert [line[20:] for line in lines if "> " in line] == ["> checkpoint at step 2 is committed"]
+    clock.now_s = 300.0
+    display.show(running(2))  # no news
+    display.show(ended("finished"))
+    assert steps_of(capsys.readouterr().out.splitlines()) == ["80"]
+
+
+def test_a_short_wait_is_not_told(capsys):
+    """inputs B7"""
+    display, clock = plain()
+    wait = RunWait(text="forming a mesh", have=1, need="2", limit_s=20.0)
+    for second in range(5):
+        clock.now_s = float(second)
+        display.show(replace(running(0), wait=wait))
+    display.show(running(1))
+    assert steps_of(capsys.readouterr().out.splitlines()) == ["1"]
+
+
+def test_a_wait_that_changes_all_the_time_is_told_now_and_then(capsys):
+    """inputs B7"""
+    display, clock = plain()
+    for second in range(61):
+        clock.now_s = float(second)
+        wait = RunWait(text="waiting for workers", have=second, need="1000")
+        display.show(replace(running(0), wait=wait))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    assert lines[0].endswith("waiting for workers: have 5, need 1000")
+
+
+def test_on_a_terminal_announcements_stay_above_the_panel(capsys):
     console = Console(width=200, force_terminal=True, color_system=None)
     display = LiveDisplay(console)
     display.show(running(20, "worker [w3] lost: killed"))
@@ -216,6 +263,7 @@ def test_on_a_terminal_announcements_stay_above_the_moving_line(capsys):
     display.show(ended("finished"))
     display.close()
     out = capsys.readouterr().out
-    assert "> worker [w3] lost: killed\n" in out
-    assert "step 40/80  loss 2.5000" in out
+    assert re.search(r"\d\d:\d\d:\d\d  worker \[w3\] lost: killed\n", out)
+    assert "step 40/80" in out
+    assert "loss 2.5000" in out
     assert "step 80/80" not in out

@@ -20,7 +20,7 @@ OPEN = {
     "actors/jobs/cluster_jobs.py code",
     "api/cli/drive.py exit_code",
     "api/cli/main.py _explain",
-    "api/cli/status_command.py _cell",
+    "api/cli/screen/shapes.py _cell",
     "orchestrator/job/overrides.py _written",
     "orchestrator/job/problems.py _text",
     "orchestrator/sim/invariants.py _note",

@@ -12,7 +12,7 @@ from remesh.actors.jobs.cluster_jobs import RayJob
 from remesh.actors.jobs.entry_point import ENTRY_POINT, JOB_CONFIG, own_submission
 from remesh.actors.jobs.job_server import JobServer, room_of
 from remesh.actors.jobs.submit import driver_lease_s
-from remesh.cli.job_actions import SubmitRequest, job_rows, submission_of
+from remesh.cli.job_actions import job_rows
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import (
@@ -24,6 +24,7 @@ from remesh.orchestrator.job.submission import (
     submission_difference,
 )
 from remesh.orchestrator.user_errors import RemeshError, UnreachableError, UserError
+from remesh.runs import submission_of
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 ARGUMENTS = ("a b", "it's", '{"k": [1]}', "a;b", "$HOME", "ünï", "", 'x > "y" | z\n')
@@ -93,7 +94,7 @@ def test_an_id_that_cannot_be_one_is_refused_with_the_rule(text):
 
 
 def test_an_id_is_made_from_the_name():
-    made = submission_of(SubmitRequest(job=TINY), Path("/x")).id
+    made = submission_of(TINY, folder=Path("/x")).id
     assert made.startswith("tiny-")
     assert check_id(made) == made
     assert check_id(id_stem("a." * 32)) == "a-" * 24

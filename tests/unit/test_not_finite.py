@@ -9,9 +9,9 @@ from control_values import record, records
 from rich.console import Console
 
 from remesh.actors.controller.commits import LossesByStep
-from remesh.actors.run.run_view import status_of
-from remesh.cli.progress import progress_line
-from remesh.cli.status_command import show_status
+from remesh.actors.run.told import status_of
+from remesh.cli.screen.said import progress_line
+from remesh.cli.screen.shapes import show_values
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
@@ -84,7 +84,7 @@ def test_it_is_null_for_programs_and_words_for_people(capsys):
     status = status_of(view_of(drive.controller))
     told = json.loads(json.dumps(status, allow_nan=False))
     assert (told["last"]["did"]["loss"], told["last"]["did"]["grad_norm"]) == (None, None)
-    show_status(Console(width=300, color_system=None), status)
+    show_values(Console(width=300, color_system=None), status)
     assert "loss=not finite grad_norm=not finite" in capsys.readouterr().out
 
 

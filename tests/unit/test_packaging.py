@@ -1,5 +1,6 @@
 """What pyproject.toml, constraints.txt and the links for tools say, compared with the tree."""
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -28,7 +29,7 @@ def modules_in(folder):
 
 
 PURE = {
-    "api": ("__init__", "cli.main", "cli.progress", "cli.status_command"),
+    "api": ("__init__", "runs", "cli.main", "cli.screen.progress", "cli.status_command"),
     "parallel": (
         *modules_in("parallel/plan"),
         "files.convert_config",
@@ -106,7 +107,8 @@ def test_every_folder_with_code_is_a_package():
 def test_the_links_for_tools_lead_to_the_packages():
     links = {path.name: path for path in (ROOT / ".typing" / "remesh").iterdir()}
     expected = {top: ROOT / top for top in TOP if top != "api"}
-    expected |= {name: ROOT / "api" / name for name in ("__init__.py", "py.typed", "cli")}
+    own = ("__init__.py", "py.typed", "cli", "runs.py")
+    expected |= {name: ROOT / "api" / name for name in own}
     assert {name: link.resolve(strict=True) for name, link in links.items()} == expected
     assert not any(path.readlink().is_absolute() for path in links.values())
 
@@ -122,6 +124,19 @@ def test_everything_that_is_installed_is_pinned():
 @pytest.mark.parametrize("requirement", declared(), ids=str)
 def test_each_pin_is_within_its_range(requirement):
     assert requirement.specifier.contains(pins()[canonicalize_name(requirement.name)])
+
+
+def test_each_dependency_is_imported_somewhere():
+    """user 24"""
+    imported = set()
+    for path in (path for top in TOP for path in (ROOT / top).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").partition(".")[0])
+    needed_by_all = {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
+    assert needed_by_all - imported == set()
 
 
 @pytest.mark.parametrize("layer", PURE)

@@ -24,7 +24,7 @@ ALWAYS_MANY = {
     ("data/documents.py", "leaves"),  # a verb, as in the two below
     ("orchestrator/job/kills.py", "leaves"),
     ("orchestrator/job/tables.py", "leaves"),
-    ("api/cli/progress.py", "tokens"),  # a rate
+    ("api/cli/screen/said.py", "tokens"),  # a rate
     ("orchestrator/plan/fitting.py", "processes"),  # 32 at least
     ("orchestrator/sim/invariants.py", "nodes"),  # of a fault in a simulation
     ("orchestrator/sim/invariants.py", "steps"),

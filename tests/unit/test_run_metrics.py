@@ -11,10 +11,10 @@ import pytest
 from tallied_drive import through_everything
 from waiting import PATIENCE_S
 
-from remesh.actors.controller.replay import replayed
 from remesh.actors.run.journal_files import Journal
 from remesh.actors.run.metrics import render
 from remesh.actors.run.picture import Picture
+from remesh.actors.run.replay import replayed
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.accounts.view import view_of

@@ -1,14 +1,26 @@
 """How one mesh ends and the next begins: fence or drain, settle, decide, form."""
 
+from dataclasses import dataclass
+
 from remesh.orchestrator.control.handlers.choosing import Choice, choose_mesh
 from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
+from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
 from remesh.orchestrator.plan.rung import changed_bits
 from remesh.orchestrator.user_text import count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """How many of `what` are there, and how many it takes, in words."""
+
+    what: str
+    have: int
+    need: str
 
 
 def fence(turn: Turn, sign: str) -> None:
@@ -144,14 +156,19 @@ def num_fitting(turn: Turn) -> int:
     return turn.size(turn.state.roster.ready_units)
 
 
-def waiting_reason(turn: Turn) -> str:
-    """What is missing, and who is kept out although it would help."""
+def missing(turn: Turn) -> Missing:
+    """What a run waits for that has no mesh: workers, unless even the nodes are too few."""
     roster, options = turn.state.roster, turn.options
     if roster.num_ready_nodes >= options.min_nodes or options.min_nodes == 1:
         needed = turn.ladder.needed(options.min_workers)
-        text = f"waiting for workers: have {roster.num_idle}, need {needed}"
-    else:
-        text = f"waiting for nodes: have {roster.num_ready_nodes}, need {options.min_nodes}"
+        return Missing(what="workers", have=roster.num_idle, need=needed)
+    return Missing(what="nodes", have=roster.num_ready_nodes, need=str(options.min_nodes))
+
+
+def waiting_reason(turn: Turn) -> str:
+    """What is missing, and who is kept out although it would help."""
+    roster, lacking = turn.state.roster, missing(turn)
+    text = f"waiting for {lacking.what}: have {lacking.have}, need {lacking.need}"
     if turn.state.deadlines.cool_s is None:
         return text
     states = (node.state for node in roster.nodes.values())
@@ -260,12 +277,19 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
 def _why(turn: Turn, names: set[str]) -> str:
     state = turn.state
     if not state.generations:
-        return "first start"
+        return _why_started(turn.options)
     joined = sorted(names - {member.worker for member in state.current.members})
     joining = f"; {', '.join(joined)} joined" if joined else ""
     if state.fault is not None:
         return state.fault.cause + joining
     return state.reason + joining
+
+
+def _why_started(options: Options) -> str:
+    """An imported model is a checkpoint at step 0; another machine has no journal that counts."""
+    if options.start > 1:
+        return f"taken up again, start {options.start}"
+    return "taken up again" if options.first_step else "first start"
 
 
 def reachable(turn: Turn) -> tuple[str, ...]:

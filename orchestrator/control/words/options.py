@@ -16,7 +16,8 @@ class Options:
 
     `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
     `last_generation` is the newest generation that an earlier run of the same job has used:
-    generations go on from there, so that file names of two runs never meet.
+    generations go on from there, so that file names of two runs never meet. `start` counts the
+    starts of the run, this one included.
     """
 
     steps: int
@@ -33,6 +34,7 @@ class Options:
     resume: CheckpointState | FreshState = field(default_factory=FreshState)
     fallbacks: tuple[CheckpointState, ...] = ()
     last_generation: int = 0
+    start: int = 1
 
     @property
     def timers(self) -> Timers:

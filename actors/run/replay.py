@@ -1,10 +1,10 @@
 """What a run has done so far, from its journals: the tally over all starts, the newest state."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from remesh.actors.controller.inbox import Inbox
 from remesh.actors.run.journal_files import Journal, JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
@@ -17,10 +17,16 @@ from remesh.orchestrator.control.words.commands import Announce, Command, End
 EVERY = 10_000  # events, which take about a second to replay
 
 
+class Quiet(Protocol):
+    """Whoever takes events in: calls `write` with the moment if there are none to be handled."""
+
+    def write_if_empty(self, write: Callable[[float], None]) -> bool: ...
+
+
 class SnapshotWriter:
     """Writes down every now and then what there is, which the machine changes meanwhile."""
 
-    def __init__(self, there: Snapshot, inbox: Inbox, writer: JournalWriter) -> None:
+    def __init__(self, there: Snapshot, inbox: Quiet, writer: JournalWriter) -> None:
         self._there = there
         self._inbox = inbox
         self._writer = writer
