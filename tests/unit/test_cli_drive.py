@@ -267,3 +267,17 @@ def test_on_a_terminal_announcements_stay_above_the_panel(capsys):
     assert "step 40/80" in out
     assert "loss 2.5000" in out
     assert "step 80/80" not in out
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_read_back_is_not_finished(tmp_path):
+    """security D3: at the end of a run too."""
+
+    class Flawed(ScriptedRun):
+        def flaw(self):
+            return "checkpoint step-80 cannot be read: manifest.json: it is missing"
+
+    display, report = Recorder(), tmp_path / "r.json"
+    assert follow(Flawed(ended("finished")), display, Asked(), report) == 3
+    assert display.notes[-1].startswith("failed at step 80, loss 2.2500: checkpoint step-80 cannot")
+    assert "the same command goes on from the newest one that can be read" in display.notes[-1]
+    assert json.loads(report.read_text())["status"] == "failed"

@@ -212,3 +212,12 @@ def test_damaged_claims_of_a_finished_run_matter_to_nobody(run, how):
     """security D6: it stays right."""
     DAMAGES[how](run.run_dir / "claims" / "000001.json")
     assert run.take_up().code == 0
+
+
+def test_without_its_fingerprint_a_run_is_known_by_the_newest_checkpoint_that_can_be_read(run):
+    """security D4: the cure that a damaged fingerprint names."""
+    (run.run_dir / "fingerprint.json").unlink()
+    flip(run.checkpoint(STEPS) / "manifest.json", 40)
+    assert run.take_up().code == 4  # it goes on
+    said = run.take_up("--set", "model.ffn_width=16")
+    assert "holds another run: model.ffn_width was 8 and is 16" in said.err
