@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import remesh.actors.checkpoints.importing  # noqa: F401 - at collection, not within a test's budget
-from remesh.cli.job_actions import SubmitRequest, submission_of
 from remesh.cli.main import main
 from remesh.cli.run_command import RunRequest, run_options
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.runs import submission_of
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 HEAD = "10.0.0.7:6379"
@@ -69,10 +69,10 @@ def test_a_relative_folder_is_seen_as_what_it_is_there(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"checkpoint\.dir: "):
         options("data.dir=/data", address=HEAD)
     with pytest.raises(UserError, match=r"checkpoint\.dir: "):
-        submission_of(SubmitRequest(job=TINY, overrides=("data.dir=/data",)), package)
+        submission_of(TINY, overrides=("data.dir=/data",), folder=package)
     kept = ("checkpoint.dir=/runs/tiny", "data.dir=/data")
     assert options(*kept, address=HEAD).address == HEAD
-    assert submission_of(SubmitRequest(job=TINY, overrides=kept), package).folder == str(package)
+    assert submission_of(TINY, overrides=kept, folder=package).folder == str(package)
 
 
 def test_an_imported_model_begins_no_run_there(capsys):
