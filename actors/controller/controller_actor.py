@@ -26,9 +26,10 @@ from remesh.actors.controller.wishes import Wishes
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.last_word import network_here
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.run.status_server import LOOPBACK, StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
@@ -327,8 +328,9 @@ class ControllerActor:
     def _serve(self) -> StatusServer:
         answers = {"/status": self._view.status, **self._metrics.answers()}
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
-        actions = {"/scale": wishes.scale, "/drain": wishes.drain}
-        server, token = open_server(answers, actions, self._begun.contact)
+        actions = {"/scale": wishes.scale, "/drain": wishes.drain, "/stop": wishes.stop}
+        host = LOOPBACK if self._spec.own_cluster else ray.util.get_node_ip_address()
+        server, token = open_server(answers, actions, self._begun.contact, host)
         self._metrics.also_at(joined(server.host, server.port))
         self._folder.publish(
             Contact(
@@ -341,6 +343,8 @@ class ControllerActor:
                 started_s=self._now_s(),
                 submission=self._spec.submission,
                 metrics_port=self._metrics.port,
+                machine=network_here(),
+                lease_s=self._timers.lease_s,
             )
         )
         return server
@@ -360,13 +364,18 @@ class ControllerActor:
         while time.monotonic() - self._leased_s < (
             self._timers.lease_s if self._ended else self._lease_s
         ):
-            time.sleep(self._timers.silent_s)
+            self._pause()
         self._inbox.put(StopRequested(reason="the command that started the run is gone"))
         while not self._ended:
-            time.sleep(self._timers.silent_s)
+            self._pause()
         time.sleep(self._timers.silent_s)
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
+
+    def _pause(self) -> None:
+        time.sleep(self._timers.silent_s)
+        if not self._ended:
+            self._journal.sign_of_life()
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

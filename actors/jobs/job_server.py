@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Self
 from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from remesh.actors.jobs.cluster_jobs import STOP_LIMIT_S, RayJob
 from remesh.actors.jobs.entry_point import ENTRY_POINT
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 REACH_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 30.0
 BEAT_S = 10.0
+LAST_LINES = 20
 
 WORDS = {
     "PENDING": "pending",
@@ -51,7 +52,7 @@ class JobServer:
         """Raises: UserError if it is no address, UnreachableError if no job server is there."""
         url = address if "://" in address else f"http://{address}"
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_a_port(parts):
             raise UserError(f"--address {address}: expected http://HOST:8265 of a Ray head")
         token = os.environ.get("RAY_AUTH_TOKEN")
         server = cls(url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
@@ -77,6 +78,16 @@ class JobServer:
     def stop(self, ray_id: str) -> None:
         self._call("POST", f"/api/jobs/{quote(ray_id)}/stop")
 
+    def delete(self, ray_id: str) -> None:
+        self._read("DELETE", f"/api/jobs/{quote(ray_id)}")
+
+    def last_lines(self, ray_id: str) -> str:
+        path = f"/api/v0/logs/file?submission_id={quote(ray_id)}&lines={LAST_LINES}"
+        try:
+            return self._read("GET", path).decode(errors="replace")
+        except RemeshError:  # the driver has not written yet, or its node is gone
+            return ""
+
     def logs(self, ray_id: str) -> str:
         return str(self._call("GET", f"/api/jobs/{quote(ray_id)}/logs")["logs"])
 
@@ -98,6 +109,14 @@ class JobServer:
     def _call(
         self, method: str, path: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S
     ) -> Any:
+        try:
+            return json.loads(self._read(method, path, body, limit_s=limit_s))
+        except (ValueError, RecursionError) as error:
+            raise UnreachableError(f"no Ray job server answers at {self._url}: {error}") from None
+
+    def _read(
+        self, method: str, path: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S
+    ) -> bytes:
         request = urllib.request.Request(  # noqa: S310 - `reach` has looked at the scheme
             self._url + path,
             method=method,
@@ -106,10 +125,11 @@ class JobServer:
         )
         try:
             with self._opener.open(request, timeout=limit_s) as answer:
-                return json.load(answer)
+                content: bytes = answer.read()
+                return content
         except HTTPError as error:
             raise self._refusal(error) from None
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnreachableError(f"no Ray job server answers at {self._url}: {reason}") from None
 
@@ -144,6 +164,14 @@ async def _next(socket: "ClientWebSocketResponse") -> str | None:
 
     message = await socket.receive()
     return str(message.data) if message.type is WSMsgType.TEXT else None
+
+
+def _has_a_port(parts: SplitResult) -> bool:
+    """Or none, which is that of the scheme."""
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
 
 
 def room_of(status: Any) -> int | None:

@@ -13,13 +13,16 @@ from remesh.orchestrator.user_errors import UnreachableError, UserError
 from remesh.parallel.doors.addresses import joined
 
 ANSWER_LIMIT_S = 3.0
+MAX_ANSWER_BYTES = 1 << 26  # somebody else may listen there by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contact:
     """How to reach the controller of a live run, and the submission that may take it up.
 
-    `metrics_port` is None where the metrics have no port of their own.
+    `metrics_port` is None where the metrics have no port of their own. `machine` is that of the
+    controller, by its network, empty where it is not told; after `lease_s` without a word of their
+    controller its workers end.
     """
 
     run: str
@@ -31,13 +34,15 @@ class Contact:
     started_s: float
     submission: str = ""
     metrics_port: int | None = None
+    machine: str = ""
+    lease_s: float = 0.0
 
 
 def ask(contact: Contact, path: str) -> Any:
     """What the live controller answers, None if it is not there any more."""
     try:
-        return _call(contact, path, None)
-    except (OSError, ValueError, HTTPException):  # somebody else may listen there by now
+        return answer_of(contact, path)
+    except UnreachableError:
         return None
 
 
@@ -46,16 +51,24 @@ def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
 
     Raises: UserError if it refuses, UnreachableError if it is not there any more.
     """
+    answer = answer_of(contact, path, wish)
+    return str(answer["text"]) if isinstance(answer, dict) and "text" in answer else str(answer)
+
+
+def answer_of(contact: Contact, path: str, wish: Mapping[str, Any] | None = None) -> Any:
+    """What the live controller answers to a question, or to a wish where there is one.
+
+    Raises: UserError if it refuses, UnreachableError if nobody answers, or somebody else.
+    """
     try:
-        answer = _call(contact, path, json.dumps(wish).encode())
-        return str(answer["text"])
+        return _call(contact, path, None if wish is None else json.dumps(wish).encode())
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read().decode(errors="replace")
         if error.code == HTTPStatus.BAD_REQUEST:
             raise UserError(reason) from None
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
-    except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
 
 
@@ -68,4 +81,4 @@ def _call(contact: Contact, path: str, body: bytes | None) -> Any:
     # No proxy of the environment: it reaches another loopback, and would learn the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
-        return json.load(answer)
+        return json.loads(answer.read(MAX_ANSWER_BYTES))

@@ -7,7 +7,7 @@ The door hears a request whole, then a few threads answer: whatever clients do c
 import json
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,11 +45,12 @@ class StatusServer:
     """Serves JSON, or a Page, at each path of `answers` to whoever holds the token.
 
     Without a token to everybody, but for `actions`. A UserError of one is answered as its text.
+    Asked by a name that may be a site's of the internet it answers to `names` only.
     `limit_s` bounds the hearing of a request, whatever its client does.
     Raises: OSError if the port is taken; 0 is a free one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default or a reason of its own
         self,
         answers: Answers,
         token: str | None,
@@ -57,10 +58,12 @@ class StatusServer:
         actions: Actions = MappingProxyType({}),
         host: str = LOOPBACK,
         port: int = 0,
+        names: Collection[str] = (),
         limit_s: float = REQUEST_LIMIT_S,
     ) -> None:
         assert token is not None or not actions
         self._desk = _Desk(answers, actions, token)
+        self._names = frozenset(name.lower() for name in names)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="status")
         self._places = Semaphore(MOST_AT_ONCE)
         self._door = Doorstep.open((host, port), RequestVisitor, self._admit, limit_s=limit_s)
@@ -86,7 +89,7 @@ class StatusServer:
                 # Room for the whole answer: then nobody is waited for.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
                 connection.settimeout(SEND_LIMIT_S)
-                connection.sendall(replied(heard, self._desk.reply))
+                connection.sendall(replied(heard, self._desk.reply, self._names))
             finally:
                 self._places.release()
 

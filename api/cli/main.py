@@ -16,6 +16,7 @@ import remesh
 from remesh.cli import checkpoint_commands as checkpoint
 from remesh.cli import job_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
+from remesh.cli.node_commands import Through
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.orchestrator.user_text import masked, path_text, user_path
@@ -37,6 +38,7 @@ STATUS_EXAMPLES = """\b
 Examples:
 remesh status
 remesh status runs/tiny --json
+remesh status first --address http://HOST:8265
 """
 EVENTS_EXAMPLES = """\b
 Examples:
@@ -160,12 +162,16 @@ def plan(
 
 
 @app.command(epilog=STATUS_EXAMPLES)
-def status(target: RunTarget = None, *, as_json: AsJson = False) -> int:
+def status(target: RunTarget = None, *, address: Through = None, as_json: AsJson = False) -> int:
     """Show where a run stands: phase, mesh, generations and why each began."""
     from remesh.actors.run.status import read_status  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.job_actions import status_by_address  # noqa: PLC0415
     from remesh.cli.status_command import print_json, run_dir_of, show_status  # noqa: PLC0415
 
-    found = read_status(run_dir_of(target))
+    if address is None:
+        found = read_status(run_dir_of(target))
+    else:
+        found = status_by_address(target, address)
     if as_json:
         print_json(found)
     else:

@@ -20,6 +20,15 @@ remesh drain 127.0.0.3-1f2e3d --run runs/tiny
 
 app = typer.Typer(rich_markup_mode=None)
 
+Through = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="URL",
+        help="Ask through the head's job server, http://HOST:8265, from beyond the cluster.",
+    ),
+]
+
 
 @app.command(epilog=SCALE_EXAMPLES)
 def scale(
@@ -31,12 +40,13 @@ def scale(
     ],
     *,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the run is to use.")],
+    address: Through = None,
 ) -> int:
     """Have a live run use more nodes or fewer, within elastic.min_nodes and elastic.max_nodes.
 
     Whole nodes leave at a step boundary, the newest first and the head last.
     """
-    return _wish(target, "/scale", {"nodes": nodes})
+    return _wish(target, "/scale", {"nodes": nodes}, address)
 
 
 @app.command(epilog=DRAIN_EXAMPLES)
@@ -51,14 +61,19 @@ def drain(
             help="The run that is to leave it [default: newest].",
         ),
     ] = None,
+    address: Through = None,
 ) -> int:
     """Have a live run leave a node at the next step boundary, so that it can be taken away."""
-    return _wish(run, "/drain", {"node": node})
+    return _wish(run, "/drain", {"node": node}, address)
 
 
-def _wish(target: Path | None, path: str, wish: dict[str, int | str]) -> int:
+def _wish(target: Path | None, path: str, wish: dict[str, int | str], address: str | None) -> int:
     from remesh.actors.run.status import tell_run  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.job_actions import tell_by_address  # noqa: PLC0415
     from remesh.cli.status_command import run_dir_of  # noqa: PLC0415
 
-    typer.echo(tell_run(run_dir_of(target), path, wish))
+    if address is None:
+        typer.echo(tell_run(run_dir_of(target), path, wish))
+    else:
+        typer.echo(tell_by_address(target, path, wish, address))
     return 0

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from remesh.actors.jobs.cluster_jobs import RayJob
+from remesh.actors.jobs.questions import KEY
 from remesh.orchestrator.user_errors import RemeshError, UnreachableError
 
 
@@ -25,8 +26,10 @@ class FakeJobs:
         if ray_id in self.jobs:
             raise RemeshError("already exists")
         started_s = float(len(self.jobs))
+        # Nobody here asks other runs.
+        status = "failed" if KEY in metadata else "running"
         self.jobs[ray_id] = RayJob(
-            ray_id=ray_id, status="running", started_s=started_s, metadata=metadata
+            ray_id=ray_id, status=status, started_s=started_s, metadata=metadata
         )
         if self.replies_lost:
             self.replies_lost -= 1
@@ -43,6 +46,12 @@ class FakeJobs:
 
     def logs(self, ray_id):
         return self.texts.get(ray_id, "")
+
+    def last_lines(self, ray_id):
+        return "".join(self.texts.get(ray_id, "").splitlines(keepends=True)[-3:])
+
+    def delete(self, ray_id):
+        del self.jobs[ray_id]
 
     def tail(self, _ray_id):
         """One list of pieces after the other; each is the log from its start. None cuts it off."""

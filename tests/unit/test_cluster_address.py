@@ -5,7 +5,6 @@ from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 
-@pytest.mark.xfail(strict=True, reason="user 18")
 @pytest.mark.parametrize("address", ["nonsense", "head:", "head:99999", "http://head:8265", ""])
 def test_what_is_no_address_of_a_cluster_is_the_user_s_to_mend(address):
     """user 18: it was code 4, for which one waits and tries again."""

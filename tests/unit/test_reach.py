@@ -1,4 +1,4 @@
-"""A run that is asked from elsewhere: it answers, cannot be reached, or is gone, and which is said."""
+"""A run asked from elsewhere: it answers, is out of reach, or is gone, and which is said."""
 
 import os
 import time
@@ -10,6 +10,7 @@ from control_values import options
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.last_word import network_here
 from remesh.actors.run.status import read_status, tell_run
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
@@ -48,7 +49,6 @@ def listening(answer):
     server.close()
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_a_run_on_another_machine_is_out_of_reach_and_not_gone(tmp_path):
     """user 3: status called it gone, with code 0, while it trained."""
     write_run(tmp_path, contact(), age_s=3)
@@ -60,7 +60,6 @@ def test_a_run_on_another_machine_is_out_of_reach_and_not_gone(tmp_path):
         tell_run(tmp_path, "/scale", {"nodes": 1})
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_a_run_that_has_long_been_silent_is_gone_from_everywhere(tmp_path):
     """user 3"""
     write_run(tmp_path, contact(), age_s=LONG_AGO_S)
@@ -69,19 +68,16 @@ def test_a_run_that_has_long_been_silent_is_gone_from_everywhere(tmp_path):
         tell_run(tmp_path, "/scale", {"nodes": 1})
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_where_its_cluster_was_it_is_gone_at_once(tmp_path):
     """user 3: whoever stands on the same loopback sees that nobody is left."""
-    from remesh.actors.run.last_word import network_here
-
-    write_run(tmp_path, contact(machine=network_here()))
-    assert read_status(tmp_path)["phase"] == "interrupted"
+    ended, lives = tmp_path / "ended", tmp_path / "lives"
+    write_run(ended, contact(machine=network_here()))
+    assert read_status(ended)["phase"] == "interrupted"
     with listening({}) as port:  # its cluster lives: Ray may be about to start it again
-        write_run(tmp_path, contact(machine=network_here(), address=f"127.0.0.1:{port}"))
-        assert read_status(tmp_path)["phase"] == "unreachable"
+        write_run(lives, contact(machine=network_here(), address=f"127.0.0.1:{port}"))
+        assert read_status(lives)["phase"] == "unreachable"
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_a_stranger_on_our_own_loopback_does_not_learn_the_token(tmp_path):
     """user 3, security A4: the port belongs to another machine's loopback."""
     with listening({"phase": "running"}) as port:
@@ -91,7 +87,6 @@ def test_a_stranger_on_our_own_loopback_does_not_learn_the_token(tmp_path):
         assert read_status(tmp_path)["phase"] == "running"
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_a_start_that_has_not_spoken_yet_is_no_dead_run(tmp_path):
     """user 3, user 1b: its claim is there before its first word."""
     write_run(tmp_path, age_s=LONG_AGO_S)
@@ -101,7 +96,6 @@ def test_a_start_that_has_not_spoken_yet_is_no_dead_run(tmp_path):
     assert (status["phase"], "is just being started" in status["reason"]) == ("unreachable", True)
 
 
-@pytest.mark.xfail(strict=True, reason="user 3")
 def test_a_live_controller_gives_a_sign_though_nothing_happens(tmp_path):
     """user 3: a run that waits for nodes writes nothing for minutes."""
     write_run(tmp_path, contact(), age_s=LONG_AGO_S)

@@ -79,7 +79,6 @@ def test_a_page_of_another_site_is_not_served_under_its_name(server):
         assert asked(server, "GET", "/metrics", Host=host) == (200, PAGE.body)
 
 
-@pytest.mark.xfail(strict=True, reason="security A4")
 def test_a_name_that_the_job_gives_is_known():
     """security A4: a site's own name of the node, by which its Prometheus asks."""
     opened = StatusServer({"/metrics": lambda: PAGE}, None, names=("head.example.org",))
