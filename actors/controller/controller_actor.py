@@ -26,7 +26,7 @@ from remesh.actors.controller.wishes import Wishes
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.last_word import network_here
+from remesh.actors.run.liveness import this_machine, this_network
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
 from remesh.actors.run.status_server import LOOPBACK, StatusServer
@@ -105,7 +105,8 @@ class ControllerActor:
         try:
             with self._serve_metrics(), closing(self._serve()):
                 self._begin()
-                threading.Thread(target=self._watch_driver, daemon=True).start()
+                for loop in (self._watch_driver, self._beat):
+                    threading.Thread(target=loop, daemon=True).start()
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
@@ -343,8 +344,9 @@ class ControllerActor:
                 started_s=self._now_s(),
                 submission=self._spec.submission,
                 metrics_port=self._metrics.port,
-                machine=network_here(),
+                machine=this_machine(),
                 lease_s=self._timers.lease_s,
+                network=this_network(),
             )
         )
         return server
@@ -364,18 +366,19 @@ class ControllerActor:
         while time.monotonic() - self._leased_s < (
             self._timers.lease_s if self._ended else self._lease_s
         ):
-            self._pause()
+            time.sleep(self._timers.silent_s)
         self._inbox.put(StopRequested(reason="the command that started the run is gone"))
         while not self._ended:
-            self._pause()
+            time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
 
-    def _pause(self) -> None:
-        time.sleep(self._timers.silent_s)
-        if not self._ended:
-            self._journal.sign_of_life()
+    def _beat(self) -> None:
+        """Tells whoever cannot reach this controller that it is alive."""
+        while not self._ended:
+            self._folder.beat()
+            time.sleep(self._timers.node_lost_s)
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

@@ -20,9 +20,9 @@ MAX_ANSWER_BYTES = 1 << 26  # somebody else may listen there by now
 class Contact:
     """How to reach the controller of a live run, and the submission that may take it up.
 
-    `metrics_port` is None where the metrics have no port of their own. `machine` is that of the
-    controller, by its network, empty where it is not told; after `lease_s` without a word of their
-    controller its workers end.
+    `metrics_port` is None where the metrics have no port of their own. `machine` is where the `pid`
+    counts, `network` where a `host` of loopback does. A controller that has given no word for
+    `lease_s` is gone.
     """
 
     run: str
@@ -35,7 +35,8 @@ class Contact:
     submission: str = ""
     metrics_port: int | None = None
     machine: str = ""
-    lease_s: float = 0.0
+    lease_s: float = 20.0
+    network: str = ""
 
 
 def ask(contact: Contact, path: str) -> Any:

@@ -5,16 +5,12 @@ line says how many lines came before: what the dead one may still write beyond t
 nobody.
 """
 
-import os
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.last_word import SIGN_S
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
@@ -44,7 +40,6 @@ class JournalWriter:
         self.announcements: list[str] = [entry["text"] for entry in earlier]
         self._file = path.open("a", buffering=1)
         self._lock = threading.Lock()
-        self._signed_s = -SIGN_S
         continues = len(continued.lines) if continued else None
         self._line(journal.encode_opened(Opened(options=options, continues=continues)))
 
@@ -62,13 +57,6 @@ class JournalWriter:
     def snapshot(self, values: Any, now_s: float) -> None:
         """Where a controller that takes over begins to replay, after all events so far."""
         self._line(journal.encode(Remembered(values=values), now_s))
-
-    def sign_of_life(self) -> None:
-        """The file was changed just now, for who cannot reach the controller. Often is no more."""
-        if time.monotonic() - self._signed_s >= SIGN_S:
-            self._signed_s = time.monotonic()
-            with suppress(OSError):  # whoever writes lines meets it, and says so
-                os.utime(self.path)
 
     def _line(self, line: str) -> None:
         with self._lock:

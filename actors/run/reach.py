@@ -4,6 +4,7 @@ The three are told apart, since each has another cure. That nobody answers does 
 is gone: on another host its address may mean nothing, and Ray starts a dead controller again.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -12,10 +13,11 @@ from typing import Any
 
 from remesh.actors.run.contact import Contact, answer_of
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.last_word import age_text, last_word_age_s, may_live, network_here
+from remesh.actors.run.liveness import age_text, last_word_s, may_live, this_network
 from remesh.orchestrator.user_errors import UnreachableError
 from remesh.parallel.doors.addresses import answers, parted
 
+START_LIMIT_S = 60.0  # from a claim to the first word of its controller, on busy cores
 CURE = (
     "ask where its head runs, or with --address http://HOST:8265 of the job server of its cluster"
 )
@@ -63,10 +65,8 @@ def reach(
             return Reached(answer=answer_of(contact, path, wish))
         except UnreachableError as error:
             reason = f" ({error})"
-    if _is_seen_dead(contact):
-        return Gone(died=True)
-    age_s = last_word_age_s(run_dir) or 0.0
-    if not may_live(contact, age_s):
+    age_s = max(0.0, time.time() - last_word_s(run_dir))
+    if not may_live(contact, word_age_s=age_s, process=_has_a_cluster(contact)):
         return Gone(died=True)
     return Unreachable(
         reason=f"{run_dir}: the run cannot be reached from here, last word {age_text(age_s)}"
@@ -77,8 +77,9 @@ def reach(
 def _without_word(run_dir: Path) -> Answer:
     """A start claims the run before its controller says how it can be reached."""
     claims = sorted((run_dir / "claims").glob("*.json"))
-    is_begun = claims and (run_dir / "journal" / f"{claims[-1].stem}.jsonl").exists()
-    if not claims or is_begun or not may_live(None, last_word_age_s(run_dir) or 0.0):
+    if not claims or (run_dir / "journal" / f"{claims[-1].stem}.jsonl").exists():
+        return Gone()
+    if time.time() - claims[-1].stat().st_mtime > START_LIMIT_S:
         return Gone()
     return Unreachable(
         reason=f"{run_dir}: the run is just being started, and says nothing yet; ask again"
@@ -91,14 +92,17 @@ def _is_elsewhere(contact: Contact) -> bool:
         loopback = ip_address(contact.host).is_loopback
     except ValueError:
         return True
-    return loopback and contact.machine not in ("", network_here())
+    return loopback and contact.network not in ("", this_network())
 
 
-def _is_seen_dead(contact: Contact) -> bool:
-    """Its cluster has ended on this machine: nobody listens where that was. Ray is not asked."""
-    if contact.machine != network_here():
-        return False
+def _has_a_cluster(contact: Contact) -> bool | None:
+    """Whether the run's cluster is there, of which Ray starts a dead controller again.
+
+    None where that cannot be seen from here. Ray itself is asked nothing.
+    """
+    if contact.network != this_network():
+        return None
     try:
-        return not answers(parted(contact.address))
+        return answers(parted(contact.address))
     except ValueError:
-        return False
+        return None

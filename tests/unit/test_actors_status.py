@@ -10,7 +10,7 @@ from waiting import PATIENCE_S
 from remesh.actors.run.contact import Contact, ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.last_word import network_here
+from remesh.actors.run.liveness import this_network
 from remesh.actors.run.status import read_events, read_status
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
@@ -36,7 +36,7 @@ def contact(server):
         address="127.0.0.1:9",
         pid=1,
         started_s=1.0,
-        machine=network_here(),
+        network=this_network(),
     )
 
 

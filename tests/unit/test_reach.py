@@ -10,7 +10,7 @@ from control_values import options
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.last_word import network_here
+from remesh.actors.run.liveness import this_network
 from remesh.actors.run.status import read_status, tell_run
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
@@ -24,7 +24,7 @@ LONG_AGO_S = 3600.0
 
 def contact(**more):
     known = {"run": "ab12", "host": "127.0.0.1", "port": NOWHERE, "token": TOKEN, "pid": 1}
-    where = {"address": f"127.0.0.1:{NOWHERE}", "machine": "another", "lease_s": LEASE_S}
+    where = {"address": f"127.0.0.1:{NOWHERE}", "network": "another", "lease_s": LEASE_S}
     return Contact(**{**known, **where, "started_s": 1.0, **more})
 
 
@@ -71,10 +71,10 @@ def test_a_run_that_has_long_been_silent_is_gone_from_everywhere(tmp_path):
 def test_where_its_cluster_was_it_is_gone_at_once(tmp_path):
     """user 3: whoever stands on the same loopback sees that nobody is left."""
     ended, lives = tmp_path / "ended", tmp_path / "lives"
-    write_run(ended, contact(machine=network_here()))
+    write_run(ended, contact(network=this_network()))
     assert read_status(ended)["phase"] == "interrupted"
     with listening({}) as port:  # its cluster lives: Ray may be about to start it again
-        write_run(lives, contact(machine=network_here(), address=f"127.0.0.1:{port}"))
+        write_run(lives, contact(network=this_network(), address=f"127.0.0.1:{port}"))
         assert read_status(lives)["phase"] == "unreachable"
 
 
@@ -83,7 +83,7 @@ def test_a_stranger_on_our_own_loopback_does_not_learn_the_token(tmp_path):
     with listening({"phase": "running"}) as port:
         write_run(tmp_path, contact(port=port))
         assert read_status(tmp_path)["phase"] == "unreachable"
-        write_run(tmp_path, contact(port=port, machine=""))
+        write_run(tmp_path, contact(port=port, network=""))
         assert read_status(tmp_path)["phase"] == "running"
 
 
@@ -99,8 +99,6 @@ def test_a_start_that_has_not_spoken_yet_is_no_dead_run(tmp_path):
 def test_a_live_controller_gives_a_sign_though_nothing_happens(tmp_path):
     """user 3: a run that waits for nodes writes nothing for minutes."""
     write_run(tmp_path, contact(), age_s=LONG_AGO_S)
-    writer = JournalWriter(tmp_path, 2, options())
-    os.utime(writer.path, (1.0, 1.0))
     assert read_status(tmp_path)["phase"] == "interrupted"
-    writer.sign_of_life()
+    RunFolder(tmp_path).beat()
     assert read_status(tmp_path)["phase"] == "unreachable"
