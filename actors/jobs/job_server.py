@@ -27,6 +27,7 @@ REACH_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 30.0
 BEAT_S = 10.0
 LAST_LINES = 20
+STOPPED_CODE = 143
 
 WORDS = {
     "PENDING": "pending",
@@ -82,7 +83,9 @@ class JobServer:
         self._read("DELETE", f"/api/jobs/{quote(ray_id)}")
 
     def last_lines(self, ray_id: str) -> str:
-        path = f"/api/v0/logs/file?submission_id={quote(ray_id)}&lines={LAST_LINES}"
+        # Ray wants some node named, and finds the driver's by itself.
+        where = f"submission_id={quote(ray_id)}&node_id=-"
+        path = f"/api/v0/logs/file?{where}&lines={LAST_LINES}"
         try:
             return self._read("GET", path).decode(errors="replace")
         except RemeshError:  # the driver has not written yet, or its node is gone
@@ -191,9 +194,12 @@ def room_of(status: Any) -> int | None:
 
 
 def _job(values: dict[str, Any]) -> RayJob:
+    status = WORDS.get(values["status"], values["status"].lower())
+    if status == "failed" and values.get("driver_exit_code") == STOPPED_CODE:
+        status = "stopped"  # not through Ray: its driver saw the run stop
     return RayJob(
         ray_id=values["submission_id"],
-        status=WORDS.get(values["status"], values["status"].lower()),
+        status=status,
         message=values.get("message") or "",
         started_s=(values.get("start_time") or 0) / 1000,
         exit_code=values.get("driver_exit_code"),

@@ -30,20 +30,26 @@ def stop_submission(
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> str:
-    """How the submission stands once its driver has ended and nothing of its run is left.
+    """How the submission stands once nothing of its run is left, and no driver to start it again.
 
-    Raises: UserError if there is none; UnreachableError if the run may live; RemeshError.
+    The run comes first: its driver then sees it end, and one that is still about to take it up
+    finds nothing. Raises: UserError if there is none; UnreachableError if the run may live;
+    RemeshError.
     """
     before = cluster_jobs.find(jobs, submission_id)
-    if not before.job.ended:
-        say("stopping at the next step boundary")
-    attempt = cluster_jobs.stop(jobs, submission_id, wait=wait)
-    word = _stop_the_run(jobs, attempt, say, wait)
-    if word is not None:
-        return word
     if before.job.ended:
-        return f"is {attempt.job.status}, attempt {attempt.submission.attempt}"
-    return progress_of(jobs.last_lines(attempt.job.ray_id)).reason or attempt.job.status
+        return _stop_the_run(jobs, before, say, wait) or _as_it_is(before)
+    word = None
+    with suppress(UnreachableError):  # then its driver may reach it
+        word = _stop_the_run(jobs, before, say, wait)
+    after = cluster_jobs.stop(jobs, submission_id, wait=wait)
+    if not is_over(after):  # it has begun a run meanwhile, or taken up the one that was silent
+        word = _stop_the_run(jobs, after, say, wait) or word
+    return word or progress_of(jobs.last_lines(after.job.ray_id)).reason or after.job.status
+
+
+def _as_it_is(attempt: Attempt) -> str:
+    return f"is {attempt.job.status}, attempt {attempt.submission.attempt}"
 
 
 def run_states(jobs: Jobs, attempts: Sequence[Attempt]) -> dict[str, Answer]:

@@ -27,7 +27,7 @@ from remesh.actors.jobs.questions import (
 )
 from remesh.actors.jobs.runs import named_run, run_states, stop_submission
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable
-from remesh.actors.run.status import read_status, text_from
+from remesh.actors.run.status import read_status, tell_run, text_from
 from remesh.cli.status_command import run_dir_of
 from remesh.orchestrator.job.job import load_job, read_job_file
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
@@ -74,13 +74,17 @@ def stop_target(target: str, address: str | None) -> int:
     return 0
 
 
-def tell_by_address(target: Path | None, path: str, wish: dict[str, Any], address: str) -> str:
-    """What a live run answers to a wish, through the job server of its cluster."""
+def tell_target(target: Path | None, path: str, wish: dict[str, Any], address: str | None) -> str:
+    """What a live run answers to a wish; with an address through the job server of its cluster."""
+    if not address:
+        return tell_run(run_dir_of(target), path, wish)
     return text_from(_asked_through(address, target, path, wish), str(target))
 
 
-def status_by_address(target: Path | None, address: str) -> dict[str, Any]:
-    """Where a run stands, through the job server of its cluster."""
+def status_of_target(target: Path | None, address: str | None) -> dict[str, Any]:
+    """Where a run stands; with an address as it is seen at its cluster."""
+    if not address:
+        return read_status(run_dir_of(target))
     answer = _asked_through(address, target, WHOLE_STATUS)
     assert isinstance(answer, Reached)
     status: dict[str, Any] = answer.answer
@@ -172,7 +176,7 @@ def _stop_run(target: Path, address: str | None, say: Callable[[str], object]) -
     try:
         answer = ask_here(question, say)
     except UnreachableError:
-        if address is None:
+        if not address:
             raise
         (answer,) = ask_by_job(JobServer.reach(address), [question], say)
     if isinstance(answer, Reached):

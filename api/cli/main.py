@@ -164,14 +164,10 @@ def plan(
 @app.command(epilog=STATUS_EXAMPLES)
 def status(target: RunTarget = None, *, address: Through = None, as_json: AsJson = False) -> int:
     """Show where a run stands: phase, mesh, generations and why each began."""
-    from remesh.actors.run.status import read_status  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.job_actions import status_by_address  # noqa: PLC0415
-    from remesh.cli.status_command import print_json, run_dir_of, show_status  # noqa: PLC0415
+    from remesh.cli.job_actions import status_of_target  # noqa: PLC0415 - keeps --help fast
+    from remesh.cli.status_command import print_json, show_status  # noqa: PLC0415
 
-    if address is None:
-        found = read_status(run_dir_of(target))
-    else:
-        found = status_by_address(target, address)
+    found = status_of_target(target, address)
     if as_json:
         print_json(found)
     else:

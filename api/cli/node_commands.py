@@ -68,12 +68,7 @@ def drain(
 
 
 def _wish(target: Path | None, path: str, wish: dict[str, int | str], address: str | None) -> int:
-    from remesh.actors.run.status import tell_run  # noqa: PLC0415 - keeps --help fast
-    from remesh.cli.job_actions import tell_by_address  # noqa: PLC0415
-    from remesh.cli.status_command import run_dir_of  # noqa: PLC0415
+    from remesh.cli.job_actions import tell_target  # noqa: PLC0415 - keeps --help fast
 
-    if address is None:
-        typer.echo(tell_run(run_dir_of(target), path, wish))
-    else:
-        typer.echo(tell_by_address(target, path, wish, address))
+    typer.echo(tell_target(target, path, wish, address))
     return 0

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from remesh.actors.jobs.cluster_jobs import RayJob
-from remesh.actors.jobs.questions import KEY
+from remesh.actors.jobs.questions import KEY, answer_all, read_questions
 from remesh.orchestrator.user_errors import RemeshError, UnreachableError
 
 
@@ -65,3 +65,26 @@ class FakeJobs:
 
     def end(self, ray_id, status, **values):
         self.jobs[ray_id] = replace(self.jobs[ray_id], status=status, **values)
+
+
+class Head(FakeJobs):
+    """A job server whose jobs with questions run at once, in this process; all others never."""
+
+    def __init__(self, *, ending="finished", cut=False):
+        super().__init__()
+        self.ending = ending
+        self.cut = cut
+
+    def submit(self, ray_id, metadata):
+        super().submit(ray_id, metadata)
+        questions = read_questions(metadata)
+        if questions is not None:
+            lines = []
+            answer_all(questions, lines.append, wait=lambda _: None)
+            whole = "\n".join(["Running entrypoint", *lines, ""])
+            self.texts[ray_id] = whole[: len(whole) // 2] if self.cut else whole
+            self.end(ray_id, self.ending)
+
+    def logs(self, ray_id):
+        assert ray_id.startswith("remesh-asks-")  # never that of a driver, which is long
+        return super().logs(ray_id)

@@ -3,12 +3,11 @@
 import json
 
 import pytest
-from jobs_fake import FakeJobs
+from jobs_fake import Head
 from test_jobs_submitted import submission
 
 from remesh.actors.jobs.questions import (
     Question,
-    answer_all,
     ask_by_job,
     metadata_of,
     read_questions,
@@ -17,29 +16,6 @@ from remesh.actors.run.reach import Gone, Reached
 from remesh.cli.job_actions import job_rows
 from remesh.orchestrator.job.submission import read_metadata
 from remesh.orchestrator.user_errors import UnreachableError, UserError
-
-
-class Head(FakeJobs):
-    """A job server whose jobs with questions run at once, in this process; all others never."""
-
-    def __init__(self, *, ending="finished", cut=False):
-        super().__init__()
-        self.ending = ending
-        self.cut = cut
-
-    def submit(self, ray_id, metadata):
-        super().submit(ray_id, metadata)
-        questions = read_questions(metadata)
-        if questions is not None:
-            lines = []
-            answer_all(questions, lines.append, wait=lambda _: None)
-            whole = "\n".join(["Running entrypoint", *lines, ""])
-            self.texts[ray_id] = whole[: len(whole) // 2] if self.cut else whole
-            self.end(ray_id, self.ending)
-
-    def logs(self, ray_id):
-        assert ray_id.startswith("remesh-asks-")  # never that of a driver, which is long
-        return super().logs(ray_id)
 
 
 def question(run, path="/status", **more):

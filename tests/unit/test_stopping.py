@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from control_drive import running
-from jobs_fake import FakeJobs
+from jobs_fake import Head
 from test_jobs_submitted import submission
 
 from remesh.actors.controller.wishes import Wishes
@@ -41,6 +41,37 @@ def test_a_run_that_cannot_be_reached_is_not_called_stopped(training_run):
         stop_run(training_run.path, print, wait=lambda _: None, clock=lambda: next(seconds))
 
 
+def test_a_run_that_is_about_to_tell_its_address_is_stopped_too(training_run):
+    """user 2: its journal is there a moment earlier."""
+    training_run.folder.withdraw("ab12")
+
+    def wait(seconds):
+        if training_run.folder.contact() is None and not training_run.wishes:
+            training_run.belongs_to("first")
+        training_run.wait(seconds)
+
+    assert stop_run(training_run.path, print, wait=wait).startswith("stopped at step 0")
+    assert training_run.wishes == [{}]
+
+
+def test_the_run_of_another_submission_in_the_folder_is_left_alone(training_run):
+    """user 2"""
+    assert stop_run(training_run.path, print, submission="second", wait=lambda _: None) is None
+    assert training_run.wishes == []
+
+
+def test_one_that_dies_while_it_stops_is_not_called_stopped(training_run):
+    """user 2"""
+
+    def wait(_):
+        if training_run.wishes:
+            training_run.folder.withdraw("ab12")
+            training_run.close()
+
+    with pytest.raises(RemeshError, match="has not stopped but died: interrupted at step 0"):
+        stop_run(training_run.path, print, wait=wait)
+
+
 def test_one_stop_is_passed_on_however_many_ask():
     """user 2: a second one would end the run at once, unsaved."""
     events = []
@@ -60,10 +91,20 @@ def test_one_stop_is_passed_on_however_many_ask():
 @pytest.mark.parametrize("driver", ["failed", "pending"])
 def test_a_submission_has_stopped_when_its_run_has(training_run, driver):
     """user 2: for an orphan it said "first is failed" and 0; for a pending attempt "stopped"."""
-    server = FakeJobs()
+    server = Head()
     server.submit("first", submission("first", f"checkpoint.dir={training_run.path}").metadata())
     server.end("first", driver, exit_code=None)
     said = []
     word = stop_submission(server, "first", said.append, wait=training_run.wait)
     assert "stopped by the user" in word
     assert (training_run.wishes, server.jobs["first"].ended) == ([{}], True)
+
+
+def test_a_submission_whose_run_cannot_be_reached_is_not_called_stopped(training_run):
+    """user 2: its driver has gone, and nobody could ask the run."""
+    training_run.close()
+    server = Head(ending="failed", cut=True)
+    server.submit("first", submission("first", f"checkpoint.dir={training_run.path}").metadata())
+    with pytest.raises(UnreachableError, match="has not brought an answer"):
+        stop_submission(server, "first", print, wait=lambda _: None)
+    assert server.jobs["first"].status == "stopped"
