@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from control_drive import running
-from jobs_fake import Head
+from jobs_fake import FakeJobs, Head
 from test_jobs_submitted import submission
 
 from remesh.actors.controller.wishes import Wishes
@@ -103,7 +103,7 @@ def test_a_submission_has_stopped_when_its_run_has(training_run, driver):
 def test_a_submission_whose_run_cannot_be_reached_is_not_called_stopped(training_run):
     """user 2: its driver has gone, and nobody could ask the run."""
     training_run.close()
-    server = Head(ending="failed", cut=True)
+    server = FakeJobs()  # a head without Remesh
     server.submit("first", submission("first", f"checkpoint.dir={training_run.path}").metadata())
     with pytest.raises(UnreachableError, match="has not brought an answer"):
         stop_submission(server, "first", print, wait=lambda _: None)
