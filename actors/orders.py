@@ -26,7 +26,8 @@ class RunSpec:
 
     `driver_lease_s` is how long the run goes on when its driver is gone, and `submission` names
     who may take it up meanwhile: nobody, if it is empty. `vault_token` opens the run's vaults.
-    `notices` are sentences that are announced as it begins.
+    `notices` are sentences that are announced as it begins. On an `own_cluster`, one that was
+    started for the run, nobody on another host has anything to ask.
     """
 
     run: str
@@ -41,6 +42,7 @@ class RunSpec:
     submission: str = ""
     vault_token: str = ""
     notices: tuple[str, ...] = ()
+    own_cluster: bool = True
 
     @property
     def controller(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from remesh.orchestrator.job.job import Job, load_job, parse_job, read_job_file
 from remesh.orchestrator.job.job_text import text_of
@@ -19,6 +19,7 @@ from remesh.orchestrator.user_text import given_path
 
 if TYPE_CHECKING:
     from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
+    from remesh.actors.run.reach import Answer
 
 RUNS = Path("runs")
 INTERRUPTED = "interrupted"
@@ -26,6 +27,7 @@ POLL_S = 1.0
 
 GivenPath = str | PathLike[str]
 Pause = Callable[[float], None]
+Emit = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,62 @@ class AttachedRun:
             pause(POLL_S)
         return status
 
+    def stop(self, emit: Emit | None = None) -> str:
+        """Its last word once it has ended, saved at a step boundary; with or without a driver.
+
+        What happens meanwhile goes to `emit`. Raises: UserError if it was not alive,
+        UnreachableError if nobody answers, RemeshError if it does not stop.
+        """
+        from remesh.actors.run.stop_wish import stop_run  # noqa: PLC0415
+
+        word = stop_run(self.folder, emit or _nowhere)
+        if word is None:
+            raise UserError(f"{self.folder}: no run is alive here")
+        return word
+
     def _tell(self, path: str, wish: Mapping[str, Any]) -> str:
         from remesh.actors.run.status import tell_run  # noqa: PLC0415
 
         return tell_run(self.folder, path, wish)
+
+
+@dataclass(frozen=True, slots=True)
+class DistantRun:
+    """A run that is asked by a small job at its cluster, from beyond the cluster's network.
+
+    `target` is the id of its submission, its job file, or its folder there.
+    """
+
+    server: "Jobs" = field(repr=False)
+    target: Path | None
+
+    def status(self) -> dict[str, Any]:
+        """Likewise, as it is seen there. Raises: UserError, UnreachableError."""
+        from remesh.actors.jobs.questions import WHOLE_STATUS  # noqa: PLC0415
+        from remesh.actors.run.reach import Reached  # noqa: PLC0415
+
+        answer = self._asked(WHOLE_STATUS)
+        assert isinstance(answer, Reached)
+        return dict(answer.answer)
+
+    def scale(self, nodes: int) -> str:
+        return self._tell("/scale", {"nodes": nodes})
+
+    def drain(self, node: str) -> str:
+        return self._tell("/drain", {"node": node})
+
+    def _tell(self, path: str, wish: dict[str, Any]) -> str:
+        from remesh.actors.run.status import text_from  # noqa: PLC0415
+
+        return text_from(self._asked(path, wish), str(self.target))
+
+    def _asked(self, path: str, wish: dict[str, Any] | None = None) -> "Answer":
+        from remesh.actors.jobs.questions import ask_by_job  # noqa: PLC0415
+        from remesh.actors.jobs.run_states import named_run  # noqa: PLC0415
+
+        question = named_run(self.server, self.target, path, wish)
+        (answer,) = ask_by_job(self.server, [question], _nowhere)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +162,20 @@ class SubmittedRun:
             "message": job.message,
         }
 
-    def wait(self, emit: Callable[[str], object] | None = None) -> int:
+    def wait(self, emit: Emit | None = None) -> int:
         """The exit code of the job once it has ended; what its driver writes goes to `emit`."""
         from remesh.actors.jobs.job_logs import follow  # noqa: PLC0415
 
         return follow(self.server, self.attempt().job.ray_id, emit or _nowhere).code
 
-    def stop(self) -> dict[str, Any]:
-        """Its status once it has stopped at a step boundary, saved."""
-        from remesh.actors.jobs.cluster_jobs import stop  # noqa: PLC0415
+    def stop(self, emit: Emit | None = None) -> str:
+        """Its last word once its run has stopped at a step boundary, saved, and no driver is left.
 
-        stop(self.server, self.id)
-        return self.status()
+        What happens meanwhile goes to `emit`.
+        """
+        from remesh.actors.jobs.run_states import stop_submission  # noqa: PLC0415
+
+        return stop_submission(self.server, self.id, emit or _nowhere)
 
     def logs(self) -> str:
         """What its driver has written so far."""
@@ -138,6 +194,14 @@ class SubmittedRun:
         from remesh.actors.jobs.cluster_jobs import find  # noqa: PLC0415
 
         return find(self.server, self.id)
+
+
+class AskedRun(Protocol):
+    """A run that can be asked and told, from wherever it is."""
+
+    def status(self) -> dict[str, Any]: ...
+    def scale(self, nodes: int) -> str: ...
+    def drain(self, node: str) -> str: ...
 
 
 def submit(
@@ -165,12 +229,22 @@ def submit_to(server: "Jobs", submission: Submission) -> SubmittedRun:
     return SubmittedRun(server, submit(server, submission))
 
 
-def attach(target: GivenPath | None = None) -> AttachedRun:
+@overload
+def attach(target: GivenPath | None = None, *, address: None = None) -> AttachedRun: ...
+@overload
+def attach(target: GivenPath | None, *, address: str | None) -> AskedRun: ...
+def attach(target: GivenPath | None = None, *, address: str | None = None) -> AskedRun:
     """The run in a folder or of a job file, else the newest one under runs/.
 
-    Raises: UserError if there is none.
+    With an `address`, that of a job server, it is asked through its cluster, where a submission's
+    id names its run too. Raises: UserError if there is none, UnreachableError.
     """
-    return AttachedRun(run_dir_of(None if target is None else given_path(target)))
+    path = None if target is None else given_path(target)
+    if address is None:
+        return AttachedRun(run_dir_of(path))
+    from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
+
+    return DistantRun(JobServer.reach(address), path)
 
 
 def is_over(status: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.orders import NAMESPACE
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.user_errors import UnreachableError
+from remesh.orchestrator.user_errors import UnreachableError, UserError
 from remesh.parallel.doors.addresses import parted
 
 REACH_LIMIT_S = 5.0
@@ -20,7 +20,7 @@ REACH_LIMIT_S = 5.0
 def connect(job: Job, options: RunOptions) -> LocalCluster | None:
     """Connect to the cluster that the options name; start one, and return it, if they name none.
 
-    Raises: UnreachableError.
+    Raises: UserError if that is no address, UnreachableError.
     """
     if options.address is not None:
         _check_reachable(options.address)
@@ -62,17 +62,24 @@ def node_memory() -> list[int]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes. Raises: UnreachableError."""
-    try:
-        where = parted(address)
-    except ValueError:
-        raise UnreachableError(
-            f"--address {address}: expected HOST:PORT of a running Ray head"
-        ) from None
+    """Ray itself would try for minutes. Raises: UserError if it is none, UnreachableError."""
+    where = _where(address)
+    if where is None:
+        raise UserError(
+            f"--address {address}: expected HOST:PORT of a running Ray head, such as 10.0.0.1:6379"
+        )
     try:
         socket.create_connection(where, timeout=REACH_LIMIT_S).close()
     except OSError as error:
         raise UnreachableError(f"--address {address}: no Ray head answers there: {error}") from None
+
+
+def _where(address: str) -> tuple[str, int] | None:
+    """Host and port, None if it is something else, such as the URL of a job server."""
+    try:
+        return None if "/" in address else parted(address)
+    except ValueError:
+        return None
 
 
 def _init(address: str) -> None:

@@ -26,10 +26,11 @@ from remesh.actors.controller.wishes import Wishes
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.liveness import this_machine, this_network
 from remesh.actors.run.replay import SnapshotWriter
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.run.status_server import LOOPBACK, StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
@@ -119,7 +120,8 @@ class ControllerActor:
         try:
             with self._serve_metrics(), closing(self._serve()):
                 self._begin()
-                threading.Thread(target=self._watch_driver, daemon=True).start()
+                for loop in (self._watch_driver, self._beat):
+                    threading.Thread(target=loop, daemon=True).start()
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
@@ -355,8 +357,9 @@ class ControllerActor:
     def _serve(self) -> StatusServer:
         answers = {"/status": self._view.status, **self._metrics.answers()}
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
-        actions = {"/scale": wishes.scale, "/drain": wishes.drain}
-        server, token = open_server(answers, actions, self._begun.contact)
+        actions = {"/scale": wishes.scale, "/drain": wishes.drain, "/stop": wishes.stop}
+        host = LOOPBACK if self._spec.own_cluster else ray.util.get_node_ip_address()
+        server, token = open_server(answers, actions, self._begun.contact, host)
         self._metrics.also_at(joined(server.host, server.port))
         self._folder.publish(
             Contact(
@@ -369,6 +372,9 @@ class ControllerActor:
                 started_s=self._now_s(),
                 submission=self._spec.submission,
                 metrics_port=self._metrics.port,
+                machine=this_machine(),
+                lease_s=self._timers.lease_s,
+                network=this_network(),
             )
         )
         return server
@@ -404,6 +410,12 @@ class ControllerActor:
     def _go(self) -> None:
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
+
+    def _beat(self) -> None:
+        """Tells whoever cannot reach this controller that it is alive."""
+        while not self._ended:
+            self._folder.beat()
+            time.sleep(self._timers.node_lost_s)
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

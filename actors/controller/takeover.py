@@ -16,7 +16,7 @@ from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, JournalWriter, journal_path
 from remesh.actors.run.journal_reading import History, read_history
 from remesh.actors.run.replay import Replayed, replayed
-from remesh.actors.run.status_server import Actions, Answers, StatusServer
+from remesh.actors.run.status_server import LOOPBACK, Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
@@ -118,11 +118,15 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
 
 
 def open_server(
-    answers: Answers, actions: Actions, before: Contact | None
+    answers: Answers, actions: Actions, before: Contact | None, host: str = LOOPBACK
 ) -> tuple[StatusServer, str]:
-    """The server and its token: where the controller before was found, for who has its word."""
+    """The server and its token: where the controller before was found, for who has its word.
+
+    It is on loopback where the `host` cannot be listened at, as behind a translated address.
+    """
     token = before.token if before else secrets.token_hex(16)
-    if before:
+    places = [(before.host, before.port)] if before else []
+    for where, port in (*places, (host, 0)):
         with suppress(OSError):  # somebody else has the port by now
-            return StatusServer(answers, token, actions=actions, port=before.port), token
+            return StatusServer(answers, token, actions=actions, host=where, port=port), token
     return StatusServer(answers, token, actions=actions), token

@@ -1,4 +1,7 @@
-"""What users ask a live run for from another shell: other nodes. Refused here, with the numbers."""
+"""What users ask a live run for from another shell: other nodes, or its end.
+
+What cannot be is refused here, with the numbers.
+"""
 
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -7,7 +10,12 @@ from typing import Any
 from remesh.orchestrator.accounts.view import NodeView, View, view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.membership import NodeState
-from remesh.orchestrator.control.words.events import Event, NodeDraining, ScaleRequested
+from remesh.orchestrator.control.words.events import (
+    Event,
+    NodeDraining,
+    ScaleRequested,
+    StopRequested,
+)
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
@@ -22,6 +30,7 @@ class Wishes:
         self._machine = machine
         self._lock = lock
         self._post = post
+        self._stops = False
 
     def scale(self, wish: Mapping[str, Any]) -> dict[str, str]:
         """Use so many nodes: `{"nodes": N}`."""
@@ -41,6 +50,18 @@ class Wishes:
         stay = count(others, "node", "stays", "stay")
         waits = f", fewer than elastic.min_nodes = {need}: the run waits" if others < need else ""
         return {"text": f"{node.node} is leaving; {stay} in use{waits}"}
+
+    def stop(self, wish: Mapping[str, Any]) -> dict[str, str]:
+        """End at the next step boundary, saved: `{}`. A second one would end it at once: not so."""
+        del wish
+        self._view()
+        with self._lock:
+            again = self._stops or bool(self._machine.state.stop_reason)
+            self._stops = True
+        if again:
+            return {"text": "it is stopping already"}
+        self._post(StopRequested(reason="stopped by the user"))
+        return {"text": "stopping at the next step boundary"}
 
     def _view(self) -> View:
         with self._lock:

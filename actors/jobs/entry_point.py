@@ -3,6 +3,7 @@
 import json
 import os
 
+from remesh.actors.jobs.questions import Question, read_questions
 from remesh.orchestrator.job.submission import Submission, read_metadata
 from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.state.bounded_json import parse
@@ -21,6 +22,11 @@ ENTRY_POINT = (
     r"echo 'remesh: Remesh is not installed on the head; install it in the environment of Ray "
     r"there, or name its interpreter in REMESH_PYTHON' >&2; exit 2"
 )
+
+
+def own_questions() -> list[Question] | None:
+    """What this process is to ask instead of driving a run, None if nothing."""
+    return read_questions(json.loads(os.environ.get(JOB_CONFIG, "{}")).get("metadata"))
 
 
 def own_submission() -> Submission:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Self
 from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from remesh.actors.jobs.cluster_jobs import STOP_LIMIT_S, RayJob
 from remesh.actors.jobs.entry_point import ENTRY_POINT
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 REACH_LIMIT_S = 5.0
 ANSWER_LIMIT_S = 30.0
 BEAT_S = 10.0
+LAST_LINES = 20
+STOPPED_CODE = 143
 
 WORDS = {
     "PENDING": "pending",
@@ -51,7 +53,7 @@ class JobServer:
         """Raises: UserError if it is no address, UnreachableError if no job server is there."""
         url = address if "://" in address else f"http://{address}"
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_a_port(parts):
             raise UserError(f"--address {address}: expected http://HOST:8265 of a Ray head")
         token = os.environ.get("RAY_AUTH_TOKEN")
         server = cls(url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
@@ -77,6 +79,18 @@ class JobServer:
     def stop(self, ray_id: str) -> None:
         self._call("POST", f"/api/jobs/{quote(ray_id)}/stop")
 
+    def delete(self, ray_id: str) -> None:
+        self._read("DELETE", f"/api/jobs/{quote(ray_id)}")
+
+    def last_lines(self, ray_id: str) -> str:
+        # Ray wants some node named, and finds the driver's by itself.
+        where = f"submission_id={quote(ray_id)}&node_id=-"
+        path = f"/api/v0/logs/file?{where}&lines={LAST_LINES}"
+        try:
+            return self._read("GET", path).decode(errors="replace")
+        except RemeshError:  # the driver has not written yet, or its node is gone
+            return ""
+
     def logs(self, ray_id: str) -> str:
         return str(self._call("GET", f"/api/jobs/{quote(ray_id)}/logs")["logs"])
 
@@ -98,6 +112,14 @@ class JobServer:
     def _call(
         self, method: str, path: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S
     ) -> Any:
+        try:
+            return json.loads(self._read(method, path, body, limit_s=limit_s))
+        except (ValueError, RecursionError) as error:
+            raise UnreachableError(f"no Ray job server answers at {self._url}: {error}") from None
+
+    def _read(
+        self, method: str, path: str, body: Any = None, *, limit_s: float = ANSWER_LIMIT_S
+    ) -> bytes:
         request = urllib.request.Request(  # noqa: S310 - `reach` has looked at the scheme
             self._url + path,
             method=method,
@@ -106,10 +128,11 @@ class JobServer:
         )
         try:
             with self._opener.open(request, timeout=limit_s) as answer:
-                return json.load(answer)
+                content: bytes = answer.read()
+                return content
         except HTTPError as error:
             raise self._refusal(error) from None
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise UnreachableError(f"no Ray job server answers at {self._url}: {reason}") from None
 
@@ -146,6 +169,14 @@ async def _next(socket: "ClientWebSocketResponse") -> str | None:
     return str(message.data) if message.type is WSMsgType.TEXT else None
 
 
+def _has_a_port(parts: SplitResult) -> bool:
+    """Or none, which is that of the scheme."""
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+
+
 def room_of(status: Any) -> int | None:
     """Whole CPUs of all nodes, from the cluster's own status; None if an autoscaler may add some.
 
@@ -163,9 +194,12 @@ def room_of(status: Any) -> int | None:
 
 
 def _job(values: dict[str, Any]) -> RayJob:
+    status = WORDS.get(values["status"], values["status"].lower())
+    if status == "failed" and values.get("driver_exit_code") == STOPPED_CODE:
+        status = "stopped"  # not through Ray: its driver saw the run stop
     return RayJob(
         ray_id=values["submission_id"],
-        status=WORDS.get(values["status"], values["status"].lower()),
+        status=status,
         message=values.get("message") or "",
         started_s=(values.get("start_time") or 0) / 1000,
         exit_code=values.get("driver_exit_code"),

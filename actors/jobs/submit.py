@@ -103,6 +103,7 @@ def _spec(
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
         notices=(*lost_words(folder), *((change,) if change else ())),
+        own_cluster=options.address is None,
     )
 
 

@@ -21,7 +21,9 @@ _MAX_ANSWER_BYTES, _MAX_ANSWER_VALUES = 1 << 26, 1 << 23  # a status tells of ev
 class Contact:
     """How to reach the controller of a live run, and the submission that may take it up.
 
-    `metrics_port` is None where the metrics have no port of their own.
+    `metrics_port` is None where the metrics have no port of their own. `machine` is where the `pid`
+    counts, `network` where a `host` of loopback does. A controller that has given no word for
+    `lease_s` is gone.
     """
 
     run: str
@@ -33,18 +35,17 @@ class Contact:
     started_s: float
     submission: str = ""
     metrics_port: int | None = None
+    machine: str = ""
+    lease_s: float = 20.0
+    network: str = ""
 
 
 def ask(contact: Contact, path: str) -> dict[str, Any] | None:
-    """What the live controller answers, None if it is not there any more.
-
-    Somebody else may listen there by now: the answer has to name the run.
-    """
+    """What the live controller answers, None if it is not there any more."""
     try:
-        answer = _call(contact, path, None)
-    except (OSError, ValueError, HTTPException):
+        return answer_of(contact, path)
+    except UnreachableError:
         return None
-    return answer if isinstance(answer, dict) and answer.get("id") == contact.run else None
 
 
 def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
@@ -52,17 +53,29 @@ def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
 
     Raises: UserError if it refuses, UnreachableError if it is not there any more.
     """
+    return str(answer_of(contact, path, wish)["text"])
+
+
+def answer_of(contact: Contact, path: str, wish: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the live controller answers to a question, or to a wish where there is one.
+
+    Raises: UserError if it refuses, UnreachableError if nobody answers, or somebody else: to a
+    question the answer names the run, to a wish it has a text.
+    """
     try:
-        answer = _call(contact, path, json.dumps(wish).encode())
-        return str(answer["text"])
+        answer = _call(contact, path, None if wish is None else json.dumps(wish).encode())
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read().decode(errors="replace")
         if error.code == HTTPStatus.BAD_REQUEST:
             raise UserError(reason) from None
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
-    except (OSError, ValueError, LookupError, TypeError, HTTPException) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
+    ours = isinstance(answer, dict) and (answer.get("id") == contact.run or "text" in answer)
+    if not ours:
+        raise UnreachableError("the run's controller does not answer: somebody else is at its port")
+    return dict(answer)
 
 
 def _call(contact: Contact, path: str, body: bytes | None) -> Any:

@@ -98,11 +98,13 @@ def _open(table: MetricsTable, answers: Answers, announce: Say) -> StatusServer 
     """Metrics are no reason to end a training."""
     assert table.port is not None
     try:
-        return StatusServer(answers, token=None, host=table.host, port=table.port)
+        return StatusServer(
+            answers, token=None, host=table.host, port=table.port, names=table.names
+        )
     except OSError as error:
         reason = f"metrics.port = {table.port} on {table.host} cannot be used: {error.strerror}"
     try:
-        server = StatusServer(answers, token=None, host=table.host)
+        server = StatusServer(answers, token=None, host=table.host, names=table.names)
     except OSError:
         announce(f"{reason}; there are no metrics")
         return None

@@ -2,27 +2,28 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
-from remesh.actors.run.contact import ask, tell
-from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_reading import History, read_history
+from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable, reach
 from remesh.actors.run.replay import replayed
 from remesh.actors.run.told import NOBODY, told_of
 from remesh.orchestrator.accounts.standing import standing_of
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
     """Where the run stands. Raises: UserError if there is no run in this folder."""
-    contact = RunFolder(run_dir).contact()
-    live = ask(contact, "/status") if contact else None
-    if live is None:
-        return _from_journal(run_dir)
-    del live["id"]
-    return live
+    match reach(run_dir, "/status"):
+        case Reached(answer=told):
+            return {key: value for key, value in told.items() if key != "id"}
+        case Unreachable(reason=reason):
+            return _from_journal(run_dir, "unreachable", reason)
+        case Gone():
+            gone = "its controller is gone; the same remesh run resumes it"
+            return {**_from_journal(run_dir, "interrupted", gone), **NOBODY}
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
@@ -42,24 +43,33 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
 
 def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
     """What the live controller answers to a wish. Raises: UserError, UnreachableError."""
-    contact = RunFolder(run_dir).contact()
-    if contact is None:
-        raise UserError(f"{run_dir}: no run is alive here; start it with: remesh run JOB")
-    return tell(contact, path, wish)
+    return text_from(reach(run_dir, path, wish), str(run_dir))
 
 
-def _from_journal(run_dir: Path) -> dict[str, Any]:
-    """The last word of a controller that is gone: without an end, the run was interrupted."""
+def text_from(answer: Answer, run: str) -> str:
+    """The sentence that was told. Raises: UserError if the run is gone, UnreachableError."""
+    match answer:
+        case Reached(answer=told):
+            return str(told["text"])
+        case Unreachable(reason=reason):
+            raise UnreachableError(reason)
+        case Gone():
+            raise UserError(f"{run}: no run is alive here; start it with: remesh run JOB")
+        case _:
+            assert_never(answer)
+
+
+def _from_journal(run_dir: Path, phase: str, reason: str) -> dict[str, Any]:
+    """The last word of the controller. Without an end it is this phase, for this reason."""
     history = _history(run_dir)
     done = replayed(history.starts)
     view = view_of(Controller(history.starts[-1].options, done.state))
     status = told_of(view, standing_of(view, done.tally))
     if not status["ended"]:
-        status["phase"] = "interrupted"
-        status["reason"] = "its controller is gone; the same remesh run resumes it"
+        status |= {"phase": phase, "reason": reason}
     if history.damage:
         status["damage"] = [str(damage) for damage in history.damage]
-    return {"run": run_dir.absolute().name, "folder": str(run_dir), **status, **NOBODY}
+    return {"run": run_dir.absolute().name, "folder": str(run_dir), **status}
 
 
 def _history(run_dir: Path) -> History:

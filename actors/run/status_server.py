@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,11 +47,12 @@ class StatusServer:
     """Serves JSON, or a Page, at each path of `answers` to whoever holds the token.
 
     Without a token to everybody, but for `actions`. A UserError of one is answered as its text.
+    Asked by a name that may be a site's of the internet it answers to `names` only.
     `limit_s` bounds the hearing of a request, whatever its client does.
     Raises: OSError if the port is taken; 0 is a free one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has a default or a reason of its own
         self,
         answers: Answers,
         token: str | None,
@@ -59,11 +60,13 @@ class StatusServer:
         actions: Actions = MappingProxyType({}),
         host: str = LOOPBACK,
         port: int = 0,
+        names: Collection[str] = (),
         limit_s: float = REQUEST_LIMIT_S,
     ) -> None:
         assert token is not None or not actions
         self._desk = _Desk(answers, actions, token)
         self._answered: Answered = lambda _client, _heard, _asked_s: None
+        self._names = frozenset(name.lower() for name in names)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="status")
         self._places = Semaphore(MOST_AT_ONCE)
         self._door = Doorstep.open((host, port), RequestVisitor, self._admit, limit_s=limit_s)
@@ -96,7 +99,7 @@ class StatusServer:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
                 connection.settimeout(SEND_LIMIT_S)
                 client, asked_s = connection.getpeername()[0], time.monotonic()
-                answer = replied(heard, self._desk.reply)
+                answer = replied(heard, self._desk.reply, self._names)
                 self._answered(client, heard, asked_s)
                 connection.sendall(answer)
             finally:

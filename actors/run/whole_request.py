@@ -8,7 +8,7 @@ client can hold that up either. One request a connection.
 import io
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -67,21 +67,25 @@ class RequestVisitor:
         return True
 
 
-def replied(heard: bytes, reply: Callable[[Request], Reply]) -> bytes:
-    """What to send for a request that was heard. What `reply` raises is raised."""
-    handler = _MemoryHandler(heard, reply)
+def replied(heard: bytes, reply: Callable[[Request], Reply], names: Collection[str] = ()) -> bytes:
+    """What to send for a request that was heard. What `reply` raises is raised.
+
+    `names` are those by which it may ask, in small letters, beside what `is_known`.
+    """
+    handler = _MemoryHandler(heard, reply, names)
     handler.handle_one_request()
     return handler.wfile.getvalue()
 
 
-def is_known(host: str) -> bool:
-    """Whether it is an address, or a name that only this network can have given."""
+def is_known(host: str, names: Collection[str] = ()) -> bool:
+    """Whether it is an address, a name that only this network can have given, or one of these."""
     name = host.rpartition(":")[0] if re.search(r":\d*$", host) else host
     name = name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
     try:
         ip_address(name)
     except ValueError:
-        return name == socket.gethostname().lower() or "." not in name or name.endswith(_PRIVATE)
+        known = {socket.gethostname().lower(), *names}
+        return name in known or "." not in name or name.endswith(_PRIVATE)
     return True
 
 
@@ -89,12 +93,15 @@ class _MemoryHandler(BaseHTTPRequestHandler):
     rfile: io.BytesIO
     wfile: io.BytesIO
 
-    def __init__(self, heard: bytes, reply: Callable[[Request], Reply]) -> None:
+    def __init__(
+        self, heard: bytes, reply: Callable[[Request], Reply], names: Collection[str]
+    ) -> None:
         # Not the base's, which serves a socket.
         self.rfile, self.wfile = io.BytesIO(heard), io.BytesIO()
         self.client_address = ("", 0)
         self.close_connection = True
         self._reply = reply
+        self._names = names
 
     def do_GET(self) -> None:
         self._answer(None)
@@ -109,14 +116,17 @@ class _MemoryHandler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes | None) -> None:
         host = self.headers.get("Host")
-        if host is None or is_known(host):
+        if host is None or is_known(host, self._names):
             authorization = self.headers.get("Authorization", "")
             method = "GET" if self.command == "HEAD" else self.command
             reply = self._reply(
                 Request(method=method, path=self.path, authorization=authorization, body=body)
             )
         else:
-            text = f"{host[:200]!r} is no name of this machine; ask by its address"
+            text = (
+                f"{host[:200]!r} is no name of this machine; ask by its address, "
+                f"or let metrics.names hold the name"
+            )
             reply = Reply(body=text.encode(), status=HTTPStatus.MISDIRECTED_REQUEST)
         self._send(reply)
 

@@ -53,13 +53,13 @@ def drive(
 
 
 def exit_code(last: RunStatus, signal_number: int | None) -> int:
-    """0 finished, 2 user error, 3 failed or stopped by others, 130 interrupted, 143 terminated."""
+    """0 finished, 2 user error, 3 failed, 130 interrupted, 143 terminated or stopped by others."""
     match last.status:
         case "finished":
             return 0
         case "stopped" if signal_number is not None:
             return 128 + signal_number
-        case "preempted":
+        case "stopped" | "preempted":
             return 128 + signal.SIGTERM
         case _:
             return 2 if last.user_error else 3

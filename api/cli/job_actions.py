@@ -3,8 +3,9 @@
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from remesh.actors.jobs import cluster_jobs as jobs
-from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
+from remesh.actors.jobs.cluster_jobs import Attempt, Jobs, RayJob
 from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
 from remesh.actors.jobs.job_server import JobServer
+from remesh.actors.jobs.questions import STOP_AND_WAIT, Question, ask_by_job, ask_here
+from remesh.actors.jobs.run_states import run_states, stop_submission
+from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable
+from remesh.actors.run.status import read_status
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import load_job
-from remesh.orchestrator.user_errors import UserError
-from remesh.runs import submit
+from remesh.orchestrator.user_errors import UnreachableError, UserError
+from remesh.orchestrator.user_text import user_path
+from remesh.runs import run_dir_of, submit
 
-COLUMNS = ("id", "name", "status", "step", "started", "reason")
+COLUMNS = ("id", "name", "status", "run", "step", "started", "reason")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +56,14 @@ def resume_job(submission_id: str, address: str, *, wait: bool) -> int:
     return _go_on(server, attempt, address, wait=wait)
 
 
-def stop_job(submission_id: str, address: str) -> int:
-    server = JobServer.reach(address)
-    before = jobs.find(server, submission_id)
-    if before.job.ended:
-        _say(f"{submission_id} {_as_it_is(before)}")
+def stop_target(target: str, address: str | None) -> int:
+    """Stops a submission, by its id, or a run, by its folder or job file; says its last word."""
+    path = user_path(target)
+    if _is_a_run(target, path):
+        _say(f"{target} {_stop_run(path, address, partial(_say_of, target))}")
         return 0
-    _say(f"{submission_id}: stopping at the next step boundary")
-    attempt = jobs.stop(server, submission_id)
-    reason = progress_of(server.logs(attempt.job.ray_id)).reason
-    _say(f"{submission_id} {reason or attempt.job.status}")
+    server = JobServer.reach(require_address(address))
+    _say(f"{target} {stop_submission(server, target, partial(_say_of, target))}")
     return 0
 
 
@@ -74,7 +78,9 @@ def show_logs(submission_id: str, address: str, *, to_its_end: bool) -> int:
 
 def job_rows(server: Jobs) -> list[dict[str, Any]]:
     """A row for each submission, oldest first."""
-    return [_row(server, attempt) for attempt in jobs.attempts(server)]
+    attempts = jobs.attempts(server)
+    states = run_states(server, attempts)
+    return [_row(server, attempt, states.get(attempt.submission.id)) for attempt in attempts]
 
 
 def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +89,8 @@ def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["started_s"]))
-        cells = {**row, "started": moment, "step": "-" if row["step"] is None else row["step"]}
+        step = "-" if row["step"] is None else f"{row['step']}/{row['steps']}"
+        cells = {**row, "started": moment, "step": step}
         table.add_row(*(escape(str(cells[column])) for column in COLUMNS))
     console.print(table)
 
@@ -112,20 +119,77 @@ def _follow(server: Jobs, attempt: Attempt, address: str) -> int:
     return job.code
 
 
-def _row(server: Jobs, attempt: Attempt) -> dict[str, Any]:
+def _is_a_run(target: str, path: Path) -> bool:
+    return path.exists() or len(path.parts) != 1 or Path(target).suffix == ".toml"
+
+
+def _stop_run(target: Path, address: str | None, say: Callable[[str], object]) -> str:
+    """The last word of a run here, or where the job server is if it cannot be reached from here."""
+    run_dir = run_dir_of(target)
+    question = Question(run_dir=str(run_dir.absolute()), path=STOP_AND_WAIT)
+    try:
+        answer = ask_here(question, say)
+    except UnreachableError:
+        if not address:
+            raise
+        (answer,) = ask_by_job(JobServer.reach(address), [question], say)
+    if isinstance(answer, Reached):
+        return str(answer.answer)
+    status = read_status(run_dir)
+    return f"is not alive: {status['phase']} at step {status['step']}: {status['reason']}"
+
+
+def _row(server: Jobs, attempt: Attempt, run: Answer | None) -> dict[str, Any]:
+    """Of a run that does not answer, what its driver has said."""
     job = attempt.job
-    # Of a failed job the cluster tells the last lines by itself.
-    told = job.message if job.status == "failed" else server.logs(job.ray_id)
-    progress = progress_of(told)
+    live = run.answer if isinstance(run, Reached) else {}
+    told = {} if live else _told_by_driver(server, job)
     return {
         "id": attempt.submission.id,
         "name": job.metadata.get("job_name", ""),
         "status": job.status,
+        "run": _run_word(attempt, run),
         "attempt": attempt.submission.attempt,
-        "step": progress.step,
+        "step": live.get("step", told.get("step")),
+        "steps": live.get("steps", _steps_of(attempt)),
         "started_s": job.started_s,
-        "reason": progress.reason or job.message.partition("\n")[0],
+        "reason": live.get("reason") or told.get("reason") or job.message.partition("\n")[0],
     }
+
+
+def _told_by_driver(server: Jobs, job: RayJob) -> dict[str, Any]:
+    # Of a failed job the cluster tells the last lines by itself.
+    text = job.message if job.status == "failed" else server.last_lines(job.ray_id)
+    progress = progress_of(text)
+    return {"step": progress.step, "reason": progress.reason}
+
+
+def _run_word(attempt: Attempt, run: Answer | None) -> str:
+    """What the run does, beside its driver."""
+    match run:
+        case Reached(answer=status) if attempt.job.ended and not status["ended"]:
+            return "orphaned"
+        case Reached(answer=status):
+            return str(status["phase"])
+        case Unreachable():
+            return "unreachable"
+        case Gone() if not attempt.job.ended:
+            return "none"
+        case Gone(died=True):
+            return "gone"
+        case _:
+            return "over"
+
+
+def _steps_of(attempt: Attempt) -> int | None:
+    try:
+        return attempt.submission.job().train.steps
+    except UserError:  # a job file of another version
+        return None
+
+
+def _say_of(name: str, text: str) -> None:
+    _say(f"{name}: {text}")
 
 
 def _as_it_is(attempt: Attempt) -> str:

@@ -30,8 +30,10 @@ remesh logs first -f
 {EXIT_CODES}
 """
 STOP_EXAMPLES = """\b
-Example:
-remesh stop first
+Examples:
+remesh stop first --address http://HOST:8265
+remesh stop runs/tiny
+remesh stop examples/tiny.toml
 """
 RESUME_EXAMPLES = f"""\b
 Examples:
@@ -122,11 +124,23 @@ def logs(
 
 
 @app.command(epilog=STOP_EXAMPLES)
-def stop(submission_id: Id, *, address: ServerAddress = None) -> int:
-    """Stop a job at the next step boundary, saved; it can be resumed."""
-    from remesh.cli.job_actions import require_address, stop_job  # noqa: PLC0415 - keeps --help fast
+def stop(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID|RUN_DIR|JOB", help="The id of a submission, a run's folder or its job file."
+        ),
+    ],
+    *,
+    address: ServerAddress = None,
+) -> int:
+    """Stop a run at the next step boundary, saved, and wait until it has; it can be resumed.
 
-    return stop_job(submission_id, require_address(address))
+    It stops without its driver too, and before a driver that is still pending has taken it up.
+    """
+    from remesh.cli.job_actions import stop_target  # noqa: PLC0415 - keeps --help fast
+
+    return stop_target(target, address)
 
 
 @app.command(epilog=RESUME_EXAMPLES)

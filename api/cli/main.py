@@ -17,6 +17,7 @@ import remesh
 from remesh.cli import checkpoint_commands as checkpoint
 from remesh.cli import job_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
+from remesh.cli.node_commands import Through
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.orchestrator.user_text import masked, path_text, user_path
@@ -39,6 +40,7 @@ Examples:
 remesh status
 remesh status runs/tiny --json
 remesh status --watch
+remesh status first --address http://HOST:8265
 """
 EVENTS_EXAMPLES = """\b
 Examples:
@@ -169,12 +171,13 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Redraw it until the run ends, or Ctrl-C.")
     ] = False,
+    address: Through = None,
     as_json: AsJson = False,
 ) -> int:
     """Show where a run stands: speed, time left, mesh, generations and why each began."""
     from remesh.cli.status_command import show_run  # noqa: PLC0415 - keeps --help fast
 
-    show_run(_console(), target, as_json=as_json, watch=watch)
+    show_run(_console(), remesh.attach(target, address=address), as_json=as_json, watch=watch)
     return 0
 
 

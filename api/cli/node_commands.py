@@ -21,6 +21,15 @@ remesh drain 127.0.0.3-1f2e3d --run runs/tiny
 
 app = typer.Typer(rich_markup_mode=None)
 
+Through = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="URL",
+        help="Ask through the head's job server, http://HOST:8265, from beyond the cluster.",
+    ),
+]
+
 
 @app.command(epilog=SCALE_EXAMPLES)
 def scale(
@@ -32,12 +41,13 @@ def scale(
     ],
     *,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the run is to use.")],
+    address: Through = None,
 ) -> int:
     """Have a live run use more nodes or fewer, within elastic.min_nodes and elastic.max_nodes.
 
     Whole nodes leave at a step boundary, the newest first and the head last.
     """
-    typer.echo(remesh.attach(target).scale(nodes))
+    typer.echo(remesh.attach(target, address=address).scale(nodes))
     return 0
 
 
@@ -53,7 +63,8 @@ def drain(
             help="The run that is to leave it [default: newest].",
         ),
     ] = None,
+    address: Through = None,
 ) -> int:
     """Have a live run leave a node at the next step boundary, so that it can be taken away."""
-    typer.echo(remesh.attach(run).drain(node))
+    typer.echo(remesh.attach(run, address=address).drain(node))
     return 0

@@ -18,7 +18,7 @@ from remesh.cli.screen.flow import dated
 from remesh.cli.screen.shapes import event_sentence, with_dates
 from remesh.cli.screen.status_page import StatusPage
 from remesh.orchestrator.user_errors import UserError
-from remesh.runs import AttachedRun, is_over
+from remesh.runs import AskedRun, AttachedRun, is_over
 
 WATCH_S = 1.0
 
@@ -26,11 +26,10 @@ RunTold = Mapping[str, Any]
 ReadStatus = Callable[[], RunTold]
 
 
-def show_run(console: Console, target: Path | None, *, as_json: bool, watch: bool) -> None:
+def show_run(console: Console, run: AskedRun, *, as_json: bool, watch: bool) -> None:
     """Raises: UserError if there is no run, or if a program asks for a page that moves."""
     if as_json and watch:
         raise UserError("--watch draws a page for people; leave out --json, or ask again and again")
-    run = remesh.attach(target)
     if watch:
         watch_status(console, run.status)
     elif as_json:

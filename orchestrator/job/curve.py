@@ -84,6 +84,7 @@ OTHERWISE = {
             "elastic.orphan_after_s",
             "metrics.port",
             "metrics.host",
+            "metrics.names",
         }
     ),
 }

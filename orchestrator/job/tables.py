@@ -280,11 +280,13 @@ class MetricsTable(BaseModel):
 
     Left out, the metrics are at the status port only, which wants the token. `host` is an address
     of the controller's node; 0.0.0.0, for all of them, shows the metrics to the whole network.
+    `names` are those of the internet by which they may be asked; others are no names of this node.
     """
 
     model_config = TABLE
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
     host: str = "127.0.0.1"
+    names: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = ()
 
     @model_validator(mode="after")
     def _host_is_an_address(self) -> Self:

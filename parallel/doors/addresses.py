@@ -32,3 +32,12 @@ def listen(host: str, port: int = 0) -> socket.socket:
     """A listener on this address alone. Raises: OSError if the port is taken; 0 is a free one."""
     family, ip = resolved(host)
     return socket.create_server((ip, port), family=family, backlog=1024)
+
+
+def answers(where: tuple[str, int], limit_s: float = 3.0) -> bool:
+    """Whether somebody listens there, as far as can be seen from here; nothing is said to them."""
+    try:
+        socket.create_connection(where, timeout=limit_s).close()
+    except OSError:
+        return False
+    return True

@@ -26,6 +26,7 @@ from remesh.actors.cluster.local_cluster import HEALTH, OBJECT_STORE_BYTES
 from remesh.actors.node.processes import kill, look, processes
 
 PORT = 6379
+SERVER_PORT = 8265
 LISTEN = "0A"
 FOREVER_S = "1000000"
 READY_LIMIT_S = 60
@@ -75,11 +76,13 @@ class Hosts:
         self._ip(self.switch, "link add bridge type bridge", "link set bridge up")
 
     @classmethod
-    def start(cls, num):
+    def start(cls, num, *, job_server=False):
         """Ready for a driver, with all of the hosts joined."""
         hosts = cls()
+        server = ["true", "--dashboard-host", "0.0.0.0", "--dashboard-port", str(SERVER_PORT)]
         try:
-            hosts._boot("--head", "--port", str(PORT), "--include-dashboard", "false")
+            hosts._boot("--head", "--port", str(PORT), "--include-dashboard",
+                        *(server if job_server else ["false"]))  # fmt: skip
             until(hosts._head_listens, READY_LIMIT_S, "the head listens")
             hosts.stand(num)
         except BaseException:
@@ -99,10 +102,18 @@ class Hosts:
     def environment(self):
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
-    def prefix(self, folder):
-        """What makes a command run on the head, in this folder; it ends with this process."""
-        return [*_inside(self.hosts[0].holder), "env", "-C", str(folder),
-                "setpriv", "--pdeathsig", "KILL"]  # fmt: skip
+    @property
+    def job_server(self):
+        return f"http://{self.hosts[0].address}:{SERVER_PORT}"
+
+    def prefix(self, folder, *, host=0, hidden=False):
+        """What makes a command run on a host, in this folder; it ends with this process.
+
+        What the folder holds can be `hidden` from it.
+        """
+        hide = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"']
+        return [*_inside(self.hosts[host].holder), *([*hide, str(folder)] if hidden else ()),
+                "env", "-C", str(folder), "setpriv", "--pdeathsig", "KILL"]  # fmt: skip
 
     def stand(self, num):
         """So many hosts run: more join, or the newest drain and leave."""

@@ -10,6 +10,7 @@ from waiting import PATIENCE_S
 from remesh.actors.run.contact import Contact, ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.run.liveness import this_network
 from remesh.actors.run.status import read_events, read_status
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
@@ -33,9 +34,10 @@ def contact(server):
         host=server.host,
         port=server.port,
         token=TOKEN,
-        address="",
+        address="127.0.0.1:9",
         pid=1,
         started_s=1.0,
+        network=this_network(),
     )
 
 

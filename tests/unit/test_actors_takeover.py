@@ -144,6 +144,13 @@ def test_its_address_and_token_stay():
     assert same_token == token
 
 
+def test_it_answers_at_the_address_of_its_node_where_it_can():
+    """user 3: at that of loopback nobody on another host reaches it."""
+    for node, host in (("127.0.0.9", "127.0.0.9"), ("203.0.113.7", "127.0.0.1")):
+        with closing(open_server({}, {}, None, node)[0]) as server:
+            assert server.host == host
+
+
 def test_an_event_is_in_the_journal_before_its_sender_knows_that_it_arrived(folder):
     begun = begin(spec_of(folder), OPTIONS, folder)
     inbox = Inbox(begun.journal, lambda: 7.0)

@@ -114,7 +114,7 @@ def test_a_run_that_had_ended_before_is_polled_once():
         ("finished", signal.SIGINT, 0),
         ("failed", None, 3),
         ("failed", signal.SIGINT, 3),
-        ("stopped", None, 3),
+        ("stopped", None, 143),  # user 2: by `remesh stop`, which is no failure
         ("stopped", signal.SIGINT, 130),
         ("stopped", signal.SIGTERM, 143),
         ("preempted", None, 143),

@@ -39,6 +39,7 @@ TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
         (["submit", TINY, "--set", "train.steps=-3", "--address", "x:1"], "expected at least 1"),
         (["submit", "none.toml", "--address", "x:1"], "none.toml: no such file"),
         (["logs", "first", "--address", "ray://head:10001"], "expected http://HOST:8265"),
+        (["ls", "--address", "http://head:99999"], "expected http://HOST:8265"),  # user 18
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error_and_code_2(

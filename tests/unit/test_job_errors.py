@@ -25,7 +25,7 @@ def refusal(*overrides: str) -> str:
         ("train.stesp=80", "train.stesp: unknown key; did you mean train.steps?"),
         ("job.steps=80", "job.steps: unknown key; did you mean train.steps?"),
         ("trian.steps=80", "trian: unknown table; did you mean [train]?"),
-        ("metrics.colour=1", "metrics.colour: unknown key; [metrics] has port, host"),
+        ("metrics.colour=1", "metrics.colour: unknown key; [metrics] has port, host, names"),
         ("train.steps=-3", "train.steps = -3: expected at least 1"),
         ("train.steps=0", "train.steps = 0: expected at least 1"),
         ("train.steps=many", 'train.steps = "many": expected an integer'),

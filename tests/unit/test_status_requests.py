@@ -79,6 +79,14 @@ def test_a_page_of_another_site_is_not_served_under_its_name(server):
         assert asked(server, "GET", "/metrics", Host=host) == (200, PAGE.body)
 
 
+def test_a_name_that_the_job_gives_is_known():
+    """security A4: a site's own name of the node, by which its Prometheus asks."""
+    opened = StatusServer({"/metrics": lambda: PAGE}, None, names=("head.example.org",))
+    assert asked(opened, "GET", "/metrics", Host="Head.example.org:9750") == (200, PAGE.body)
+    assert asked(opened, "GET", "/metrics", Host="example.org")[0] == 421
+    opened.close()
+
+
 def test_a_head_without_end_is_cut(server):
     """security A4"""
     with pytest.raises((ConnectionError, http.client.HTTPException)):
