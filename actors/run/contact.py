@@ -41,13 +41,15 @@ def ask(contact: Contact, path: str) -> Any:
         return None
 
 
-def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
-    """Ask the live controller for something; its answer in a sentence.
+def tell(
+    contact: Contact, path: str, wish: Mapping[str, Any], limit_s: float = ANSWER_LIMIT_S
+) -> str:
+    """Ask the live controller for something; its answer as text.
 
     Raises: UserError if it refuses, UnreachableError if it is not there any more.
     """
     try:
-        answer = _call(contact, path, json.dumps(wish).encode())
+        answer = _call(contact, path, json.dumps(wish).encode(), limit_s)
         return str(answer["text"])
     except urllib.error.HTTPError as error:
         with error:
@@ -59,7 +61,7 @@ def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
 
 
-def _call(contact: Contact, path: str, body: bytes | None) -> Any:
+def _call(contact: Contact, path: str, body: bytes | None, limit_s: float = ANSWER_LIMIT_S) -> Any:
     request = urllib.request.Request(
         f"http://{joined(contact.host, contact.port)}{path}",
         headers={"Authorization": f"Bearer {contact.token}"},
@@ -67,5 +69,5 @@ def _call(contact: Contact, path: str, body: bytes | None) -> Any:
     )
     # No proxy of the environment: it reaches another loopback, and would learn the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
+    with opener.open(request, timeout=limit_s) as answer:
         return json.load(answer)

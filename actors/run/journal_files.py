@@ -14,7 +14,12 @@ from typing import Any
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
-from remesh.orchestrator.control.words.events import Event, NodeJoined
+from remesh.orchestrator.control.words.events import (
+    Event,
+    NodeJoined,
+    WorkerErred,
+    WorkerLost,
+)
 from remesh.orchestrator.control.words.options import Options
 
 FOLDER = "journal"
@@ -79,6 +84,23 @@ class Journal:
             if isinstance(entry.told, Announced):
                 yield {"at_s": entry.at_s, "text": entry.told.text}
 
+    def told(self) -> Iterator[dict[str, Any]]:
+        """The announcements, and the errors of workers with their tracebacks, oldest first."""
+        for entry in journal.entries(self._lines_of(Announced, WorkerLost, WorkerErred)):
+            match entry.told:
+                case Announced(text=text):
+                    yield {"at_s": entry.at_s, "text": text}
+                case (
+                    WorkerLost(worker=worker, cause=error, traceback=told)
+                    | WorkerErred(worker=worker, error=error, traceback=told)
+                ) if told:
+                    yield {"at_s": entry.at_s, "text": f"{worker}: {error}", "traceback": told}
+
+    def lost(self) -> dict[str, WorkerLost]:
+        """What became of each worker that was lost, oldest first."""
+        events = journal.read(self._lines_of(WorkerLost))
+        return {event.worker: event for event, _ in events if isinstance(event, WorkerLost)}
+
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""
         joined = journal.read(self._lines_of(NodeJoined))
@@ -100,8 +122,8 @@ class Journal:
         """The moment of the newest line, 0 if there is none."""
         return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
 
-    def _lines_of(self, kind: type[Any]) -> Iterator[str]:
-        return (line for line in self.lines if journal.says(line, kind))
+    def _lines_of(self, *kinds: type[Any]) -> Iterator[str]:
+        return (line for line in self.lines if any(journal.says(line, kind) for kind in kinds))
 
 
 def read_journals(run_folder: Path) -> list[Journal]:

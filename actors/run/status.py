@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.contact import ask, tell
+from remesh.actors.run.contact import ANSWER_LIMIT_S, ask, tell
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import Journal, read_journals
 from remesh.actors.run.run_view import status_of
@@ -20,16 +20,21 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """What was decided and why, oldest first, over all starts of the run. Raises as read_status."""
-    return [entry for journal in _journals(run_dir) for entry in journal.announcements()]
+    """What was decided and why, oldest first, over all starts of the run, with tracebacks.
+
+    Raises: as read_status.
+    """
+    return [entry for journal in _journals(run_dir) for entry in journal.told()]
 
 
-def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
+def tell_run(
+    run_dir: Path, path: str, wish: Mapping[str, Any], limit_s: float = ANSWER_LIMIT_S
+) -> str:
     """What the live controller answers to a wish. Raises: UserError, UnreachableError."""
     contact = RunFolder(run_dir).contact()
     if contact is None:
         raise UserError(f"{run_dir}: no run is alive here; start it with: remesh run JOB")
-    return tell(contact, path, wish)
+    return tell(contact, path, wish, limit_s)
 
 
 def _from_journal(run_dir: Path) -> dict[str, Any]:

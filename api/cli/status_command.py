@@ -50,9 +50,13 @@ def show_status(console: Console, status: Mapping[str, Any]) -> None:
 
 
 def show_events(console: Console, events: Iterable[Mapping[str, Any]]) -> None:
-    """A line for each event. A moment and a sentence speak for themselves, all else has its key."""
+    """A line for each event. A moment and a sentence speak for themselves, all else has its key.
+
+    Tracebacks are for `--json` and `remesh logs`.
+    """
     for event in events:
-        _print(console, "  ".join(_part(key, value) for key, value in event.items()))
+        parts = (_part(key, value) for key, value in event.items() if key != "traceback")
+        _print(console, "  ".join(parts))
 
 
 def print_json(value: Any) -> None:

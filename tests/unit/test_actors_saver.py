@@ -167,7 +167,6 @@ def test_what_is_released_is_written_all_the_same_and_its_memory_serves_the_next
     assert values == [[1.0] * 4, [0.0] * 4]
 
 
-@pytest.mark.xfail(strict=True, reason="user 12")
 def test_a_bug_while_writing_is_told_and_not_silent(posted):
     """User 12: nobody reads what a background thread raises, so it is an event."""
     storage = Memory()
@@ -177,4 +176,4 @@ def test_a_bug_while_writing_is_told_and_not_silent(posted):
     one.wait()
     [event] = posted
     assert isinstance(event, SaveFailed)
-    assert "TypeError: 'NoneType' object does not support item assignment" in event.error
+    assert "TypeError: 'NoneType' object" in event.error
