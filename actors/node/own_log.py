@@ -37,22 +37,22 @@ def divert(folder: Path, name: str) -> None:
     assert "/" not in name, name
     make_folder(folder)
     with opened(folder) as own:
-        log = _fresh(folder / f"{name}{LOG}", own)
-        stacks = _fresh(folder / f"{name}{STACKS}", own)
-    for standard in (1, 2):
-        os.dup2(log, standard)
-    os.close(log)
-    faulthandler.enable(file=2)
-    # Replaces what a divert before this one has registered; the descriptor stays open for good.
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        log = _nameless(folder / f"{name}{LOG}", own)
+        fcntl.flock(log, fcntl.LOCK_SH)
+        for standard in (1, 2):
+            os.dup2(log, standard)
+        os.close(log)
+        faulthandler.enable(file=2)
+        # The descriptor stays open for good. Who finds the file may signal: so it is named last.
+        stacks = _nameless(folder / f"{name}{STACKS}", own)
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+        for ending in (LOG, STACKS):
+            os.replace(f".{name}{ending}", f"{name}{ending}", src_dir_fd=own, dst_dir_fd=own)
 
 
-def _fresh(path: Path, own: int) -> int:
-    """An empty file that is locked by the time it has its name."""
-    temporary = f".{path.name}"
+def _nameless(path: Path, own: int) -> int:
+    """An empty file under a name that nobody looks for."""
+    temporary = path.with_name(f".{path.name}")
     with suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=own)
-    file = open_file(path.with_name(temporary), _FLAGS | os.O_EXCL, folder=own)
-    fcntl.flock(file, fcntl.LOCK_SH)
-    os.replace(temporary, path.name, src_dir_fd=own, dst_dir_fd=own)
-    return file
+        os.unlink(temporary.name, dir_fd=own)
+    return open_file(temporary, _FLAGS | os.O_EXCL, folder=own)

@@ -21,6 +21,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.phases import ENDED
 
 FOLDER = "journal"
 
@@ -96,10 +97,18 @@ class Journal:
                 ) if told:
                     yield {"at_s": entry.at_s, "text": f"{worker}: {error}", "traceback": told}
 
-    def lost(self) -> dict[str, WorkerLost]:
-        """What became of each worker that was lost, oldest first."""
-        events = journal.read(self._lines_of(WorkerLost))
-        return {event.worker: event for event, _ in events if isinstance(event, WorkerLost)}
+    def lost(self) -> dict[str, WorkerLost | WorkerErred]:
+        """The first word of the end of each worker that ended before the run did, oldest first.
+
+        Cost: a replay.
+        """
+        machine = Controller(self.options)
+        found: dict[str, WorkerLost | WorkerErred] = {}
+        for event, now_s in journal.read(self.lines):
+            if isinstance(event, WorkerLost | WorkerErred) and machine.state.phase not in ENDED:
+                found.setdefault(event.worker, event)
+            machine.handle(event, now_s)
+        return found
 
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""

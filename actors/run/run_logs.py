@@ -11,6 +11,7 @@ from remesh.actors.node.log_carrier import FOLDER, LOG_NAME, logs_in, read_log
 from remesh.actors.node.own_log import LOG
 from remesh.actors.run.journal_files import read_journals
 from remesh.actors.run.status import read_status
+from remesh.orchestrator.control.words.events import WorkerLost
 from remesh.orchestrator.user_errors import UserError
 
 _POLL_S = 0.5
@@ -29,7 +30,7 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostWorker:
-    """A worker that died in the newest start of the run, and its last words."""
+    """A worker that died before the newest start of the run ended, and its last words."""
 
     worker: str
     cause: str
@@ -61,7 +62,7 @@ def lost_workers(run_dir: Path, num_lines: int) -> list[LostWorker]:
     return [
         LostWorker(
             worker=event.worker,
-            cause=event.cause,
+            cause=event.cause if isinstance(event, WorkerLost) else event.error,
             last_lines=_last_lines(
                 _text(run_dir, name)
                 if (name := f"{event.worker}{LOG}") in names
