@@ -88,14 +88,12 @@ class Journal:
     def told(self) -> Iterator[dict[str, Any]]:
         """The announcements, and the errors of workers with their tracebacks, oldest first."""
         for entry in journal.entries(self._lines_of(Announced, WorkerLost, WorkerErred)):
-            match entry.told:
-                case Announced(text=text):
-                    yield {"at_s": entry.at_s, "text": text}
-                case (
-                    WorkerLost(worker=worker, cause=error, traceback=told)
-                    | WorkerErred(worker=worker, error=error, traceback=told)
-                ) if told:
-                    yield {"at_s": entry.at_s, "text": f"{worker}: {error}", "traceback": told}
+            told = entry.told
+            if isinstance(told, Announced):
+                yield {"at_s": entry.at_s, "text": told.text}
+            elif isinstance(told, WorkerLost | WorkerErred) and told.traceback:
+                text = f"{told.worker}: {cause_of(told)}"
+                yield {"at_s": entry.at_s, "text": text, "traceback": told.traceback}
 
     def lost(self) -> dict[str, WorkerLost | WorkerErred]:
         """The first word of the end of each worker that ended before the run did, oldest first.
@@ -133,6 +131,10 @@ class Journal:
 
     def _lines_of(self, *kinds: type[Any]) -> Iterator[str]:
         return (line for line in self.lines if any(journal.says(line, kind) for kind in kinds))
+
+
+def cause_of(event: WorkerLost | WorkerErred) -> str:
+    return event.cause if isinstance(event, WorkerLost) else event.error
 
 
 def read_journals(run_folder: Path) -> list[Journal]:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from remesh.actors.node.log_carrier import FOLDER, LOG_NAME, logs_in, read_log
 from remesh.actors.node.own_log import LOG
-from remesh.actors.run.journal_files import read_journals
+from remesh.actors.run.journal_files import cause_of, read_journals
 from remesh.actors.run.status import read_status
-from remesh.orchestrator.control.words.events import WorkerLost
 from remesh.orchestrator.user_errors import UserError
 
 _POLL_S = 0.5
@@ -62,7 +61,7 @@ def lost_workers(run_dir: Path, num_lines: int) -> list[LostWorker]:
     return [
         LostWorker(
             worker=event.worker,
-            cause=event.cause if isinstance(event, WorkerLost) else event.error,
+            cause=cause_of(event),
             last_lines=_last_lines(
                 _text(run_dir, name)
                 if (name := f"{event.worker}{LOG}") in names
