@@ -34,6 +34,7 @@ def connect(job: Job, options: RunOptions) -> LocalCluster | None:
     try:
         os.environ.update(cluster.environment())
         _init(cluster.address)
+        cluster.wait_until_joined(_living_hosts)
     except BaseException:
         disconnect(cluster)
         raise
@@ -95,3 +96,9 @@ def _init(address: str) -> None:
         raise UnreachableError(
             f"cannot connect to the Ray cluster at {address}: {reason}"
         ) from None
+
+
+def _living_hosts() -> set[str]:
+    import ray  # noqa: PLC0415
+
+    return {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -90,7 +90,7 @@ class LocalCluster:
     def add_node(self, *, num_cpus: int) -> int:
         """The session id of a new node; the first one is the head."""
         index = len(self.sessions)
-        host = f"127.0.0.{FIRST_HOST + index}"
+        host = _host(index)
         role = ["--address", self.address] if self.address else self._head_arguments(host)
         self.sessions.append(
             self._ask(
@@ -102,6 +102,16 @@ class LocalCluster:
             )
         )
         return self.sessions[-1]
+
+    def wait_until_joined(
+        self, hosts: Callable[[], Collection[str]], limit_s: float = 30.0
+    ) -> None:
+        """Returns once `hosts`, the addresses of the nodes that the head knows, has all of them.
+
+        A node can die between its start and its joining. Raises: UnreachableError, as `start`.
+        """
+        for index in range(len(self.sessions)):
+            self._wait_for(index, partial(_is_in, hosts, _host(index)), limit_s)
 
     def environment(self) -> dict[str, str]:
         """What a client needs beside the address."""
@@ -129,15 +139,19 @@ class LocalCluster:
 
     def _wait_for(self, index: int, ready: Callable[[], bool], limit_s: float = 60.0) -> None:
         """Raises: UnreachableError with a node's last line if it ends or does not get ready."""
-        deadline_s = time.monotonic() + limit_s
-        while time.monotonic() < deadline_s and look(self.sessions[index]):
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + limit_s and look(self.sessions[index]):
             if ready():
                 return
             time.sleep(0.05)
         lines = (self._folder / f"node-{index}.log").read_text(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
-        node = f"node {index} did not join" if index else "head did not start on"
-        raise UnreachableError(f"the local Ray {node} {self.address}: {last}")
+        node = f"node {index + 1} of {len(self.sessions)} has not joined"
+        waited = f"after {time.monotonic() - began_s:.0f} s"
+        raise UnreachableError(
+            f"the local Ray {node if index else 'head did not start on'} {self.address} {waited}: "
+            f"{last}"
+        )
 
     def _listens(self) -> bool:
         """Other nodes can join; the head's own part of the cluster may still fail."""
@@ -193,6 +207,14 @@ class LocalCluster:
 _NODE_ARGUMENTS = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
                    "--disable-usage-stats", "--log-style", "record", "--include-log-monitor",
                    "false"]  # fmt: skip
+
+
+def _host(index: int) -> str:
+    return f"127.0.0.{FIRST_HOST + index}"
+
+
+def _is_in(hosts: Callable[[], Collection[str]], host: str) -> bool:
+    return host in hosts()
 
 
 def _free_port(host: str) -> int:

@@ -6,7 +6,9 @@ never restarted by Ray, which would hide its loss. What a controller is to start
 already, started by the controller before it.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -20,6 +22,7 @@ from remesh.actors.vault.vault_actor import VaultActor
 from remesh.actors.worker.worker_actor import WorkerActor
 
 CONTROL = "control"
+ASKED = "asked"  # by users, which holds up no order
 END_LIMIT_S = 5.0
 
 
@@ -121,6 +124,20 @@ class Pool:
             if name in self._workers:
                 _control(self._workers[name], method, *args)
 
+    def stacks(self, workers: Mapping[str, Sequence[str]], limit_s: float) -> dict[str, str]:
+        """The stacks of these workers by node, as far as their agents tell within the limit."""
+        deadline_s = time.monotonic() + limit_s
+        asked = [
+            self._agents[node].stacks.options(concurrency_group=ASKED).remote(tuple(names))
+            for node, names in workers.items()
+            if node in self._agents
+        ]
+        told: dict[str, str] = {}
+        for answer in asked:
+            with suppress(ray.exceptions.RayError):  # its node is dead or frozen
+                told |= ray.get(answer, timeout=max(0.0, deadline_s - time.monotonic()))
+        return told
+
     def end_worker(self, worker: str, node: str) -> None:
         """Kill by pid through the agent, which reaches a frozen process, and through Ray."""
         if node in self._agents:
@@ -157,7 +174,9 @@ class Pool:
             return None
 
     def _start(self, cls: type, name: str, place: Any, resources: dict[str, int]) -> Any:
-        return ray.remote(concurrency_groups={CONTROL: 2, LIFE: LIFE_THREADS})(cls).options(
+        return ray.remote(concurrency_groups={CONTROL: 2, LIFE: LIFE_THREADS, ASKED: 1})(
+            cls
+        ).options(
             name=self._actor_name(name),
             namespace=NAMESPACE,
             lifetime="detached",

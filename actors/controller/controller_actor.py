@@ -6,23 +6,28 @@ checkpoint) runs in a thread of its own and comes back as an event. Tensors and 
 through here.
 """
 
+import logging
 import os
-import threading
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import assert_never
 
 import ray
 
 from remesh.actors.controller.actor_pool import Pool
+from remesh.actors.controller.asked_stacks import AskedStacks
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
+from remesh.actors.node.log_carrier import LogCarrier
+from remesh.actors.node.own_log import divert, log_folder_of
+from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
@@ -66,7 +71,9 @@ from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.doors.addresses import joined
 from remesh.parallel.groups.store import StoreServer, room_bytes
+from remesh.parallel.threads import heard, heard_thread
 
+CONTROLLER = "controller"  # its log
 IDLE_S = 1.0
 STORES_KEPT = 2  # members may still be at the one before
 
@@ -79,6 +86,7 @@ class ControllerActor:
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
         self._timers = options.timers
+        self._log = _diverted(spec)
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._leased_s = time.monotonic()
         self._refused: RunStatus | None = None
@@ -94,7 +102,12 @@ class ControllerActor:
         self._view = RunView(self._machine, spec, self._journal, self._begun.tally)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
         self._pool = Pool(spec)
-        self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
+        self._watch = Watch(
+            post=self._inbox.put,
+            died_at_s=self._died_at_s,
+            timers=self._timers,
+            announce=self._announce,
+        )
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._losses = LossesByStep()
         self._stores: list[StoreServer] = []
@@ -106,7 +119,8 @@ class ControllerActor:
         # The short lease holds until the driver has polled once.
         self._lease_s = spec.driver_lease_s if restarted else self._timers.lease_s
         self._wall_s = self._begun.now_s - time.monotonic()  # wall-clock seconds that never jump
-        threading.Thread(target=self._live, name="events", daemon=True).start()
+        end_with_own_threads(lambda _name, _error: self._log.finish(self._timers.end_s))
+        heard_thread(self._live, name="events", failed=_told).start()
 
     def _refuse(self, error: RemeshError, spec: RunSpec, options: Options) -> None:
         """An error here would have Ray start this one again, and tell the driver nothing."""
@@ -114,20 +128,21 @@ class ControllerActor:
         self._spec = spec
         end_all_of(spec)
         self._folder.withdraw(spec.run)
-        threading.Thread(target=self._outlast_driver, daemon=True).start()
+        heard_thread(self._outlast_driver, name="driver").start()
 
     def _live(self) -> None:
         try:
             with self._serve_metrics(), closing(self._serve()):
                 self._begin()
-                for loop in (self._watch_driver, self._beat):
-                    threading.Thread(target=loop, daemon=True).start()
+                heard_thread(self._watch_driver, name="driver").start()
+                heard_thread(self._beat, name="beat").start()
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
                 self._end_actors()
                 self._metrics.outlast()
         except Exception as error:
+            logging.getLogger(__name__).exception("the controller has failed")
             self._view.fail(error)
             raise
         finally:
@@ -202,6 +217,8 @@ class ControllerActor:
         self._ended = True
         self._watch.end()
         self._pool.end()
+        self._log.finish(self._timers.end_s)
+        shutil.rmtree(log_folder_of(self._spec.run, CONTROLLER), ignore_errors=True)
 
     def _next(self) -> tuple[Event, float]:
         """The next event and its moment; a Tick when the machine's deadline comes first."""
@@ -253,7 +270,7 @@ class ControllerActor:
                 self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
-                self._commits.submit(self._commit, command, loss)
+                heard(self._commits.submit(self._commit, command, loss))
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
@@ -348,16 +365,22 @@ class ControllerActor:
             sync = self._journal.sync
             self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss, sync))
         except Exception as error:
+            logging.getLogger(__name__).exception("a checkpoint could not be committed")
             text = f"{type(error).__name__}: {error}"
             self._inbox.put(
                 CommitFailed(generation=command.generation, step=command.step, error=text)
             )
-            raise
 
     def _serve(self) -> StatusServer:
         answers = {"/status": self._view.status, **self._metrics.answers()}
         wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
-        actions = {"/scale": wishes.scale, "/drain": wishes.drain, "/stop": wishes.stop}
+        stacks = AskedStacks(self._machine, self._view.lock, self._pool.stacks)
+        actions = {
+            "/scale": wishes.scale,
+            "/drain": wishes.drain,
+            "/stop": wishes.stop,
+            "/stacks": stacks.ask,
+        }
         host = LOOPBACK if self._spec.own_cluster else ray.util.get_node_ip_address()
         server, token = open_server(answers, actions, self._begun.contact, host)
         self._metrics.also_at(joined(server.host, server.port))
@@ -380,11 +403,11 @@ class ControllerActor:
         return server
 
     def _serve_metrics(self) -> AbstractContextManager[None]:
-        def announce(text: str) -> None:
-            self._journal.announcement(text, self._now_s())
-
         node_ip = ray.util.get_node_ip_address()
-        return self._metrics.serving(self._begun.metrics, node_ip, announce)
+        return self._metrics.serving(self._begun.metrics, node_ip, self._announce)
+
+    def _announce(self, text: str) -> None:
+        self._journal.announcement(text, self._now_s())
 
     def _watch_driver(self) -> None:
         """Stop the run when the driver has not polled for one lease, and end once it is over.
@@ -422,3 +445,18 @@ class ControllerActor:
 
     def _now_s(self) -> float:
         return self._wall_s + time.monotonic()
+
+
+def _diverted(spec: RunSpec) -> LogCarrier:
+    """From now on this process writes to the run's controller.log, after what one before it has."""
+    folder = log_folder_of(spec.run, CONTROLLER)
+    log = LogCarrier(folder, Path(spec.folder), prunes=True)
+    with suppress(FileNotFoundError):  # the first one
+        log.carry()
+    divert(folder, CONTROLLER)
+    log.start()
+    return log
+
+
+def _told(_: Exception) -> None:
+    """The driver hears of it when it polls."""

@@ -6,15 +6,18 @@ nodes is the backstop. A node that was lost once is never offered again: its id 
 knows which nodes are about to leave.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import ray
 
 from remesh.actors.cluster.private_ray import draining_nodes
 from remesh.actors.node.placement_groups import Room
+from remesh.actors.node.tracebacks import tail
 from remesh.actors.orders import HEAD
 from remesh.orchestrator.control.words.events import (
     Event,
@@ -27,13 +30,17 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.job.timers import Timers
+from remesh.parallel.threads import heard_thread
 
 NODES_EVERY_S = 0.5
 DOMAINS = ("remesh/domain", "ray.io/gpu-domain")
 
 
 class Watch:
-    """`post` is called from several threads; `died_at_s` knows the moment of deaths on order."""
+    """`post` is called from several threads; `died_at_s` knows the moment of deaths on order.
+
+    What fails to look is announced, and looks again.
+    """
 
     def __init__(
         self,
@@ -41,8 +48,10 @@ class Watch:
         post: Callable[[Event], None],
         died_at_s: Callable[[str], float | None],
         timers: Timers,
+        announce: Callable[[str], None],
     ) -> None:
         self._post = post
+        self._announce = announce
         self._died_at_s = died_at_s
         self._timers = timers
         self._lock = threading.Lock()
@@ -63,7 +72,7 @@ class Watch:
             (self._look_at_beats, self._timers.silent_s / 5),
             (self._look_at_nodes, NODES_EVERY_S),
         ):
-            threading.Thread(target=self._repeat, args=(loop, every_s), daemon=True).start()
+            heard_thread(partial(self._repeat, loop, every_s), name=loop.__name__).start()
 
     def end(self) -> None:
         self._ended.set()
@@ -80,9 +89,15 @@ class Watch:
         """Report the end of this worker's `live` call as its loss."""
 
         def lost(future: Any) -> None:
-            cause = _cause(future.exception())
-            died_at_s = self._died_at_s(worker)
-            self._post(WorkerLost(worker=worker, cause=cause, died_at_s=died_at_s))
+            error = future.exception()
+            self._post(
+                WorkerLost(
+                    worker=worker,
+                    cause=_cause(error),
+                    died_at_s=self._died_at_s(worker),
+                    traceback=_told_by(error),
+                )
+            )
 
         life.future().add_done_callback(lost)
 
@@ -132,8 +147,16 @@ class Watch:
             self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
 
     def _repeat(self, loop: Callable[[], None], every_s: float) -> None:
+        told = ""
         while not self._ended.wait(every_s):
-            loop()
+            try:
+                loop()
+            except Exception as error:
+                logging.getLogger(__name__).exception("%s failed", loop.__name__)
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+                if text != told:
+                    self._announce(f"the controller could not look around, and tries again: {text}")
+                told = text
 
     def _look_at_beats(self) -> None:
         now = time.monotonic()
@@ -207,6 +230,12 @@ def _death(error: ray.exceptions.RayActorError) -> str:
     text = str(error).strip()
     failed_to_start = "creation task" in text
     return f"it could not start: {text.splitlines()[-1]}" if failed_to_start else "its process died"
+
+
+def _told_by(error: BaseException | None) -> str:
+    """The traceback that Ray passes on, if the actor itself raised; a killed one says nothing."""
+    raised = isinstance(error, ray.exceptions.RayTaskError) or "creation task" in str(error)
+    return tail(str(error)) if raised else ""
 
 
 def _cause(error: BaseException | None) -> str:

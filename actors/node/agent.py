@@ -4,21 +4,29 @@ It knows the workers, and the node's vault, only by their stamp files. Its beat 
 the node's sign of life; the answer renews the lease that it passes on to them by their stamps.
 """
 
+import logging
 import os
 import shutil
 import threading
 import time
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, remove, sweep
 from remesh.actors.node.lives import Life
+from remesh.actors.node.log_carrier import LogCarrier
+from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.placement_groups import group_name, remove_group
 from remesh.actors.node.private_files import make_folder
+from remesh.actors.node.stacks import stacks_of
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
+from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec
+from remesh.parallel.threads import heard_thread
 
 BUSY_PATIENCES = 10  # a process that is not stopped may starve or hold the GIL for so long
 
@@ -34,6 +42,9 @@ class Agent:
         make_folder(self._folder)
         self._vault_folder = vault_folder_of(spec.run, node)
         make_folder(self._vault_folder)
+        self._log_folder = log_folder_of(spec.run, node)
+        divert(self._log_folder, f"agent-{node}")
+        self._logs = LogCarrier(self._log_folder, Path(spec.folder))
         self._workers: dict[str, Stamps] = {}
         self._vaults: dict[str, Stamps] = {}
         self._ended = threading.Event()
@@ -41,8 +52,12 @@ class Agent:
 
     def live(self) -> None:
         """Beat until ended, or until the lease on the controller lapses; leave nothing behind."""
+        end_with_own_threads(lambda _name, _error: self._logs.finish(self._timers.end_s))
+        self._logs.start()
         try:
             self._beat()
+        except Exception:
+            logging.getLogger(__name__).exception("the agent ends")
         finally:
             self._leave()
 
@@ -54,6 +69,11 @@ class Agent:
         self._look()
         if worker in self._workers:
             self._workers[worker].kill()
+
+    def stacks(self, workers: tuple[str, ...]) -> dict[str, str]:
+        """The Python stacks of these workers' processes, as text, or why there are none."""
+        self._look()
+        return {worker: self._stacks(worker) for worker in workers}
 
     def end(self) -> None:
         """End every worker of the run on this node and its vault, then the agent."""
@@ -103,6 +123,12 @@ class Agent:
         self._workers = Stamps.open_all(self._folder, self._workers)
         self._vaults = Stamps.open_all(self._vault_folder, self._vaults)
 
+    def _stacks(self, worker: str) -> str:
+        process = self._workers[worker].process() if worker in self._workers else None
+        if process is None:
+            return "there is no such process here any more, or not yet\n"
+        return stacks_of(process, self._log_folder, worker)
+
     def _leave(self) -> None:
         """The process ends whatever happens: an actor whose method has failed would stay."""
         try:
@@ -110,7 +136,8 @@ class Agent:
             for stamps in (*self._workers.values(), *self._vaults.values()):
                 stamps.kill()
             self._clear_shared_memory()
-            for folder in (self._folder, self._vault_folder):
+            self._logs.finish(self._timers.end_s)
+            for folder in (self._folder, self._vault_folder, self._log_folder):
                 shutil.rmtree(folder, ignore_errors=True)
             self._free_node()
         finally:
@@ -125,9 +152,13 @@ class Agent:
     def _free_node(self) -> None:
         """Remove the node's placement group, if Ray answers; a run that lives does so itself."""
         name = group_name(self._spec.run, self._node)
-        thread = threading.Thread(target=remove_group, args=(name,), daemon=True)
+        thread = heard_thread(partial(remove_group, name), name="group", failed=_left_to_the_run)
         thread.start()
         thread.join(self._timers.end_s)
+
+
+def _left_to_the_run(_: Exception) -> None:
+    """The next start of the run removes groups that were left."""
 
 
 def _answer(beat: Any) -> int:

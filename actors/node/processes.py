@@ -60,7 +60,12 @@ def session_members(sessions: set[int]) -> list[int]:
 
 
 def kill_same(process: Process) -> bool:
-    """SIGKILL to this very process, not to another one that has got its pid; whether it was there.
+    """SIGKILL to this very process, as `signal_same`."""
+    return signal_same(process, signal.SIGKILL)
+
+
+def signal_same(process: Process, number: signal.Signals) -> bool:
+    """A signal to this very process, not to one that has got its pid; whether it was there.
 
     The handle is opened before the process is looked at, so it cannot be replaced in between.
     """
@@ -73,7 +78,7 @@ def kill_same(process: Process) -> bool:
         if found is None or (found.started, found.owner) != (process.started, process.owner):
             return False
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            signal.pidfd_send_signal(handle, number)
         return True
     finally:
         os.close(handle)

@@ -48,22 +48,20 @@ def ask(contact: Contact, path: str) -> dict[str, Any] | None:
         return None
 
 
-def tell(contact: Contact, path: str, wish: Mapping[str, Any]) -> str:
-    """Ask the live controller for something; its answer in a sentence.
-
-    Raises: UserError if it refuses, UnreachableError if it is not there any more.
-    """
-    return str(answer_of(contact, path, wish)["text"])
-
-
-def answer_of(contact: Contact, path: str, wish: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def answer_of(
+    contact: Contact,
+    path: str,
+    wish: Mapping[str, Any] | None = None,
+    limit_s: float = ANSWER_LIMIT_S,
+) -> dict[str, Any]:
     """What the live controller answers to a question, or to a wish where there is one.
 
     Raises: UserError if it refuses, UnreachableError if nobody answers, or somebody else: to a
     question the answer names the run, to a wish it has a text.
     """
     try:
-        answer = _call(contact, path, None if wish is None else json.dumps(wish).encode())
+        body = None if wish is None else json.dumps(wish).encode()
+        answer = _call(contact, path, body, limit_s)
     except urllib.error.HTTPError as error:
         with error:
             reason = error.read().decode(errors="replace")
@@ -78,7 +76,7 @@ def answer_of(contact: Contact, path: str, wish: Mapping[str, Any] | None = None
     return dict(answer)
 
 
-def _call(contact: Contact, path: str, body: bytes | None) -> Any:
+def _call(contact: Contact, path: str, body: bytes | None, limit_s: float = ANSWER_LIMIT_S) -> Any:
     request = urllib.request.Request(
         f"http://{joined(contact.host, contact.port)}{path}",
         headers={"Authorization": f"Bearer {contact.token}"},
@@ -86,6 +84,6 @@ def _call(contact: Contact, path: str, body: bytes | None) -> Any:
     )
     # No proxy of the environment: it reaches another loopback, and would learn the token.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
+    with opener.open(request, timeout=limit_s) as answer:
         encoded = answer.read(_MAX_ANSWER_BYTES + 1)
     return parse(encoded, max_bytes=_MAX_ANSWER_BYTES, max_values=_MAX_ANSWER_VALUES)

@@ -49,12 +49,12 @@ _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
 _FORGOTTEN = re.compile(
     r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
-    r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run|imported)\.json",
+    r"|logs/[^/.][^/]*\.log|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run|imported)\.json",
     re.ASCII,
 )
 # All that a run looks at begins so. What else lies in its folder, a volume's lost+found say, is
 # none of its business.
-_PREFIXES = ("step-", "journal/", "faults/", FINGERPRINT, BITS, CONTACT, IMPORTED)
+_PREFIXES = ("step-", "journal/", "faults/", "logs/", FINGERPRINT, BITS, CONTACT, IMPORTED)
 _ROOMS = ("claims", "journal", "faults")
 
 

@@ -15,8 +15,15 @@ from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
-from remesh.orchestrator.control.words.events import CheckpointCommitted, Event, NodeJoined
+from remesh.orchestrator.control.words.events import (
+    CheckpointCommitted,
+    Event,
+    NodeJoined,
+    WorkerErred,
+    WorkerLost,
+)
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.control.words.sealed_lines import sealed
 
 FOLDER = "journal"
@@ -121,6 +128,29 @@ class Journal:
             if isinstance(entry.told, Announced):
                 yield {"at_s": entry.at_s, "text": entry.told.text}
 
+    def told(self) -> Iterator[dict[str, Any]]:
+        """The announcements, and the errors of workers with their tracebacks, oldest first."""
+        for entry in journal.entries(self._lines_of(Announced, WorkerLost, WorkerErred)):
+            told = entry.told
+            if isinstance(told, Announced):
+                yield {"at_s": entry.at_s, "text": told.text}
+            elif isinstance(told, WorkerLost | WorkerErred) and told.traceback:
+                text = f"{told.worker}: {cause_of(told)}"
+                yield {"at_s": entry.at_s, "text": text, "traceback": told.traceback}
+
+    def lost(self) -> dict[str, WorkerLost | WorkerErred]:
+        """The first word of the end of each worker that ended before the run did, oldest first.
+
+        Cost: a replay.
+        """
+        machine = Controller(self.options)
+        found: dict[str, WorkerLost | WorkerErred] = {}
+        for event, now_s in journal.read(self.lines):
+            if isinstance(event, WorkerLost | WorkerErred) and machine.state.phase not in ENDED:
+                found.setdefault(event.worker, event)
+            machine.handle(event, now_s)
+        return found
+
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""
         joined = journal.read(self._lines_of(NodeJoined))
@@ -151,8 +181,12 @@ class Journal:
         """The moment of the newest line, 0 if there is none."""
         return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
 
-    def _lines_of(self, kind: type[Any]) -> Iterator[str]:
-        return (line for line in self.lines if journal.says(line, kind))
+    def _lines_of(self, *kinds: type[Any]) -> Iterator[str]:
+        return (line for line in self.lines if any(journal.says(line, kind) for kind in kinds))
+
+
+def cause_of(event: WorkerLost | WorkerErred) -> str:
+    return event.cause if isinstance(event, WorkerLost) else event.error
 
 
 def journal_path(run_folder: Path, number: int) -> Path:

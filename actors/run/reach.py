@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.contact import Contact, answer_of
+from remesh.actors.run.contact import ANSWER_LIMIT_S, Contact, answer_of
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import age_text, last_word_s, may_live, this_network
 from remesh.orchestrator.user_errors import UnreachableError
@@ -48,7 +48,12 @@ Answer = Reached | Unreachable | Gone
 
 
 def reach(
-    run_dir: Path, path: str, wish: Mapping[str, Any] | None = None, *, submission: str = ""
+    run_dir: Path,
+    path: str,
+    wish: Mapping[str, Any] | None = None,
+    *,
+    submission: str = "",
+    limit_s: float = ANSWER_LIMIT_S,
 ) -> Answer:
     """The answer to a question, or to a wish; only of a run of the `submission`, if one is given.
 
@@ -62,7 +67,7 @@ def reach(
     reason = ""
     if not _is_elsewhere(contact):
         try:
-            return Reached(answer=answer_of(contact, path, wish))
+            return Reached(answer=answer_of(contact, path, wish, limit_s))
         except UnreachableError as error:
             reason = f" ({error})"
     age_s = max(0.0, time.time() - last_word_s(run_dir))

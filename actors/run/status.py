@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
+from remesh.actors.run.contact import ANSWER_LIMIT_S
 from remesh.actors.run.journal_reading import History, read_history
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable, reach
 from remesh.actors.run.replay import replayed
@@ -27,23 +28,25 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """What was decided and why, oldest first, over all starts of the run. Raises as read_status.
+    """What was decided and why, oldest first, over all starts of the run, with tracebacks.
 
-    What damage hides stands as an event where it begins.
+    What damage hides stands as an event where it begins. Raises: as read_status.
     """
     found: list[dict[str, Any]] = []
     history = _history(run_dir)
     for start in history.starts:
-        found += start.announcements()
+        found += start.told()
         if start.damage is not None:
             found.append({"at_s": start.newest_s(), "text": str(start.damage)})
     at_s = found[-1]["at_s"] if found else 0.0
     return [*found, *({"at_s": at_s, "text": str(stray)} for stray in history.strays)]
 
 
-def tell_run(run_dir: Path, path: str, wish: Mapping[str, Any]) -> str:
+def tell_run(
+    run_dir: Path, path: str, wish: Mapping[str, Any], limit_s: float = ANSWER_LIMIT_S
+) -> str:
     """What the live controller answers to a wish. Raises: UserError, UnreachableError."""
-    return text_from(reach(run_dir, path, wish), str(run_dir))
+    return text_from(reach(run_dir, path, wish, limit_s=limit_s), str(run_dir))
 
 
 def text_from(answer: Answer, run: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from remesh.actors.run.whole_request import MAX_BODY_BYTES, Reply, Request, RequestVisitor, replied
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.doors.doorstep import Doorstep
+from remesh.parallel.threads import heard
 
 REQUEST_LIMIT_S = 10.0
 SEND_LIMIT_S = 2.0
@@ -87,7 +88,7 @@ class StatusServer:
         if not self._places.acquire(blocking=False):
             raise ConnectionRefusedError("too many at once")
         try:
-            self._threads.submit(self._serve, connection, visitor.heard)
+            heard(self._threads.submit(self._serve, connection, visitor.heard))
         except RuntimeError:  # closed by now
             raise ConnectionAbortedError("the server is closed") from None
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Thread
 from typing import TypeVar
 
 from remesh.orchestrator.user_text import masked
+from remesh.parallel.threads import heard_thread
 
 T = TypeVar("T")
 
@@ -75,5 +75,5 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             future.set_exception(error)
 
-    Thread(target=run, daemon=True, name="storage").start()
+    heard_thread(run, name="storage").start()
     return future.result(limit_s)

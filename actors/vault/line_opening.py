@@ -4,6 +4,7 @@ import threading
 
 from remesh.actors.vault.messages import Message
 from remesh.actors.vault.wire import Line
+from remesh.parallel.threads import heard_thread
 
 
 class LineOpening:
@@ -16,14 +17,14 @@ class LineOpening:
         self._first = first
         self._lock = threading.Lock()
         self._line: Line | None = None
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._left = False
 
     def start(self) -> None:
-        threading.Thread(target=self._open, name="vault line", daemon=True).start()
+        heard_thread(self._open, name="vault line", failed=self._fail).start()
 
     def line(self) -> Line | None:
-        """The line, once it is open. Raises: OSError once it cannot be."""
+        """The line, once it is open. Raises: OSError once it cannot be, or a bug."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -48,7 +49,10 @@ class LineOpening:
         else:
             self._note(line, None)
 
-    def _note(self, line: Line | None, error: OSError | None) -> None:
+    def _fail(self, error: Exception) -> None:
+        self._note(None, error)
+
+    def _note(self, line: Line | None, error: Exception | None) -> None:
         with self._lock:
             self._line, self._error = line, error
             if self._left and line is not None:

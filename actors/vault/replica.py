@@ -5,7 +5,6 @@ snapshots, never the sealing of the next one.
 """
 
 import queue
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from remesh.actors.vault.messages import KeepCopies, NowStable, PutCopy
 from remesh.actors.vault.shelf import Claim, Sealed
 from remesh.actors.vault.wire import Line
 from remesh.orchestrator.job.timers import Timers
+from remesh.parallel.threads import heard_thread
 
 SLOWEST_BYTES_S = 10e6  # a vault that takes in less than that is of no use
 
@@ -49,7 +49,7 @@ class Replica:
         self._queue: queue.SimpleQueue[tuple[int, Sealed] | None] = queue.SimpleQueue()
         self._line: Line | None = None
         self._ended = False
-        self._thread = threading.Thread(target=self._run, name="replica", daemon=True)
+        self._thread = heard_thread(self._run, name="replica", failed=self._fail)
 
     def start(self) -> None:
         self._thread.start()
@@ -79,6 +79,9 @@ class Replica:
         finally:
             if self._line:
                 self._line.close()
+
+    def _fail(self, error: Exception) -> None:
+        self._lost(f"{type(error).__name__}: {error}")
 
     def _opened(self) -> Line:
         timers, claim = self._buddy.timers, self._claim

@@ -5,6 +5,7 @@ agent of its node, which knows it by its stamps as it knows the workers, and who
 by; what it leaves when it is killed, the agent or the next vault removes.
 """
 
+import logging
 import os
 import time
 from contextlib import ExitStack, suppress
@@ -13,7 +14,9 @@ import ray
 
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, sweep_all
 from remesh.actors.node.lives import Life
+from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.stamps import Field, Stamps, vault_folder_of
+from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.vault.shelf import Shelf
 from remesh.actors.vault.vault_memory import VaultMemory
@@ -38,9 +41,13 @@ class VaultActor:
 
     def live(self) -> None:
         """Serve until the lease lapses; leave nothing behind."""
+        divert(log_folder_of(self._spec.run, self._node), f"vault-{self._node}")
+        end_with_own_threads(lambda _name, _error: None)  # its death says it
         try:
             with ExitStack() as opened:
                 self._serve(opened)
+        except Exception:
+            logging.getLogger(__name__).exception("the vault ends")
         finally:
             os._exit(0)
 

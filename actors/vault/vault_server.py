@@ -8,6 +8,7 @@ at once, and so is one that says what makes no sense.
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 
 from remesh.actors.vault.messages import (
     Granted,
@@ -37,6 +38,7 @@ from remesh.parallel.doors.addresses import joined, listen
 from remesh.parallel.doors.doorstep import Doorstep
 from remesh.parallel.doors.keyed_hello import HelloVisitor
 from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.threads import heard_thread
 
 MAX_CONNECTIONS = 1024
 LEAST_SLOTS = 2  # one that is stable, one to write to
@@ -83,7 +85,8 @@ class VaultServer:
         if is_full:
             line.close()
         else:
-            threading.Thread(target=self._serve, args=(line,), name="vault", daemon=True).start()
+            serve = partial(self._serve, line)
+            heard_thread(serve, name="vault", failed=_hung_up).start()
 
     def _serve(self, line: Line) -> None:
         try:
@@ -254,6 +257,10 @@ class _Tenancy:
         """The worker may have gone."""
         with self._sending, suppress(OSError):
             self._line.send(message)
+
+
+def _hung_up(_: Exception) -> None:
+    """The line is closed by now, which is how the other side learns of it."""
 
 
 def _out_of_place(message: Message) -> VaultError:

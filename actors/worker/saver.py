@@ -1,5 +1,6 @@
 """A rank's part of a checkpoint: copied at the step boundary, written while training goes on."""
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -63,7 +64,10 @@ class Saver:
         try:
             file = buffer.write(self._storage, path)
         except OSError as error:
-            self._tell_failure(ref, error)
+            self._tell_failure(ref, error.strerror or str(error))
+        except Exception as error:
+            logging.getLogger(__name__).exception("a checkpoint could not be written")
+            self._tell_failure(ref, f"{type(error).__name__}: {error}")
         else:
             self._tell(ref, file)
 
@@ -72,12 +76,12 @@ class Saver:
             FilesSaved(worker=self._worker, generation=ref.generation, step=ref.step, files=(file,))
         )
 
-    def _tell_failure(self, ref: CheckpointRef, error: OSError) -> None:
+    def _tell_failure(self, ref: CheckpointRef, reason: str) -> None:
         self._post(
             SaveFailed(
                 worker=self._worker,
                 generation=ref.generation,
                 step=ref.step,
-                error=f"{ref.name} cannot be written: {error.strerror or error}",
+                error=f"{ref.name} cannot be written: {reason}",
             )
         )

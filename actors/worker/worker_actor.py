@@ -7,20 +7,27 @@ The controller imports this module too, so torch is loaded by the worker's own p
 """
 
 import os
-import threading
+import sys
 import time
+import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from remesh.actors.node.lives import Life
+from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.stamps import Field, Stamps, folder_of
+from remesh.actors.node.thread_ends import end_with_own_threads
+from remesh.actors.node.tracebacks import traceback_of
 from remesh.actors.orders import NAMESPACE, FormOrder, RunSpec, VaultOrder
 from remesh.data.data_error import DataError
 from remesh.orchestrator.control.words.events import Event, WorkerErred, WorkerLost, WorkerReady
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import masked
 from remesh.parallel.plan.errors import CheckpointError, LayoutError
+from remesh.parallel.threads import heard_thread
 
 if TYPE_CHECKING:
     from remesh.actors.worker.trainer import Trainer
@@ -51,15 +58,18 @@ class WorkerActor:
         try:
             from remesh.actors.worker.preparing import build_trainer  # noqa: PLC0415 - loads torch
 
+            divert(log_folder_of(self._spec.run, self._node), self._worker)
+            end_with_own_threads(partial(self._thread_ended, post))
             stamps = self._begin_to_beat()
             self._trainer = build_trainer(self._spec, self._worker, self._node, stamps, post)
             post(self._ready())
             self._trainer.run()
         except USER_ERRORS as error:
-            self._last_word(post(self._erred(str(error))))
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            self._last_word(post(WorkerLost(worker=self._worker, cause=cause)))
+            _write(error)
+            self._last_word(post(self._erred(error)))
+        except BaseException as error:
+            _write(error)
+            self._last_word(post(self._lost(f"{type(error).__name__}: {error}", error)))
             raise
 
     def outlive(self) -> None:
@@ -83,7 +93,7 @@ class WorkerActor:
 
     def _begin_to_beat(self) -> Stamps:
         stamps = Stamps.create(folder_of(self._spec.run, self._node), self._worker, os.getpid())
-        threading.Thread(target=self._beat, args=(stamps,), daemon=True).start()
+        heard_thread(partial(self._beat, stamps), name="beats").start()
         return stamps
 
     def _beat(self, stamps: Stamps) -> None:
@@ -104,14 +114,31 @@ class WorkerActor:
             device=next(iter(indices), None),
         )
 
-    def _erred(self, error: str) -> WorkerErred:
-        generation = self._trainer.generation if self._trainer else 0
-        return WorkerErred(worker=self._worker, generation=generation, error=error, user_error=True)
+    def _erred(self, error: Exception) -> WorkerErred:
+        return WorkerErred(
+            worker=self._worker,
+            generation=self._trainer.generation if self._trainer else 0,
+            error=str(error),
+            user_error=True,
+            traceback=traceback_of(error),
+        )
+
+    def _lost(self, cause: str, error: BaseException) -> WorkerLost:
+        return WorkerLost(worker=self._worker, cause=cause, traceback=traceback_of(error))
+
+    def _thread_ended(self, post: Callable[[Event], Any], name: str, error: BaseException) -> None:
+        cause = f"its thread {name} ended with {type(error).__name__}: {error}"
+        self._last_word(post(self._lost(cause, error)))
 
     def _last_word(self, answer: Any) -> None:
         """Wait, for a while, until it has arrived."""
         timers = self._spec.job.timers
         ray.wait([answer], timeout=timers.form_s)
+
+
+def _write(error: BaseException) -> None:
+    """To the worker's own log, which is kept; the whole of it, masked as all that is shown."""
+    sys.stderr.write(masked("".join(traceback.format_exception(error))))
 
 
 def _post(controller: Any, event: Event) -> Any:

@@ -22,13 +22,6 @@ Examples:
 remesh ls --address http://HOST:8265
 RAY_API_SERVER_ADDRESS=http://HOST:8265 remesh ls --json
 """
-LOGS_EXAMPLES = f"""\b
-Examples:
-remesh logs first
-remesh logs first -f
-
-{EXIT_CODES}
-"""
 STOP_EXAMPLES = """\b
 Examples:
 remesh stop first --address http://HOST:8265
@@ -106,21 +99,6 @@ def ls(
     else:
         show_jobs(Console(), rows)
     return 0
-
-
-@app.command(epilog=LOGS_EXAMPLES)
-def logs(
-    submission_id: Id,
-    *,
-    address: ServerAddress = None,
-    to_its_end: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the job to its end.")
-    ] = False,
-) -> int:
-    """Print what a job's driver has written. Ctrl-C ends the command only."""
-    from remesh.cli.job_actions import require_address, show_logs  # noqa: PLC0415 - keeps --help fast
-
-    return show_logs(submission_id, require_address(address), to_its_end=to_its_end)
 
 
 @app.command(epilog=STOP_EXAMPLES)

@@ -15,7 +15,7 @@ import typer
 
 import remesh
 from remesh.cli import checkpoint_commands as checkpoint
-from remesh.cli import job_commands, node_commands
+from remesh.cli import job_commands, log_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
 from remesh.cli.node_commands import Through
 from remesh.data.data_error import DataError
@@ -66,6 +66,7 @@ data_app = typer.Typer(help="Build datasets.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(job_commands.app)
+app.add_typer(log_commands.app)
 app.add_typer(node_commands.app)
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import errno
 import resource
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from remesh.parallel.doors.addresses import listen
+from remesh.parallel.threads import heard_thread
 
 MOST_WAITING = 512
 _SHARE = 4  # of the process's descriptors, one in so many at most
@@ -58,7 +58,7 @@ class Doorstep(Generic[V]):
         self.host, self.port = listener.getsockname()[:2]
         self._waker, woken = socket.socketpair()
         queue = _Queue(listener, woken, visitor, admit, bounds=(limit_s, most))
-        self._thread = threading.Thread(target=queue.serve, name="door", daemon=True)
+        self._thread = heard_thread(queue.serve, name="door")
 
     @staticmethod
     def open(

@@ -18,6 +18,7 @@ from remesh.parallel.groups.nccl import build_nccl
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient
 from remesh.parallel.plan.errors import GroupError
+from remesh.parallel.threads import heard_thread
 
 _POLL_S = 0.005
 
@@ -43,7 +44,7 @@ class Forming:
 
     def wait(self, fence: GenerationFence) -> Formed:
         deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
-        threading.Thread(target=self._run, name="form", daemon=True).start()
+        heard_thread(self._run, name="form").start()
         try:
             while not self._done.wait(_POLL_S):
                 fence.check(self._rendezvous.generation)
@@ -76,6 +77,9 @@ class Forming:
             self._formed = Formed(process_group=process_group, end=end)
         except (RuntimeError, OSError, ValueError) as error:
             self._failure = reason(error)
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            raise
         finally:
             self._done.set()
 

@@ -9,7 +9,6 @@ the end of their peers (the process was frozen) about one in four does not notic
 behind a moment later, and its tensors must not be used again.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -21,6 +20,7 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.forming import Formed, Forming, reason
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.errors import Cancelled, GroupError
+from remesh.parallel.threads import heard_thread
 
 _DROP_S = 0.2
 _PATIENCE = timedelta(seconds=0.1)  # until an operation behind the fence is left
@@ -188,6 +188,6 @@ def _drop(parts: Formed) -> None:
     """Gives the group up in a thread: its destructor waits for operations that cannot end."""
     held = [parts.process_group, parts.end]
     del parts.process_group, parts.end
-    thread = threading.Thread(target=held.clear, name="drop", daemon=True)
+    thread = heard_thread(held.clear, name="drop")
     thread.start()
     thread.join(_DROP_S)

@@ -8,12 +8,12 @@ before it has its answer, or stops in the middle of a request or of an answer, i
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections import deque
 from contextlib import suppress
 
 from remesh.parallel.doors.keyed_hello import HelloVisitor
+from remesh.parallel.threads import heard_thread
 
 HEADER = struct.Struct("!BII")
 SET, GET, REFUSED = 1, 2, 3
@@ -47,7 +47,7 @@ class StoreService:
         self._waiting: dict[bytes, list[_Client]] = {}
         self._clients: set[_Client] = set()
         self._due_s: dict[_Client, float] = {}
-        self._thread = threading.Thread(target=self._serve, name="store", daemon=True)
+        self._thread = heard_thread(self._serve, name="store")
 
     def start(self) -> None:
         self._thread.start()

@@ -1,5 +1,6 @@
 """What only a started run can find wrong: one clear line and exit code 2, nothing left hanging."""
 
+import json
 import shutil
 import subprocess
 
@@ -47,6 +48,19 @@ def test_a_corrupt_data_block(cluster, cluster_place, dataset, tmp_path):
     assert "block 0" in line
     assert str(shard) in line
     assert "build it again with: remesh data build" in line
+    assert_its_traceback_is_kept(cluster_place, tmp_path / "run")
+
+
+def assert_its_traceback_is_kept(place, run_dir):
+    """User 12: by the event and in the worker's own log, after the cluster's nodes are let go."""
+    events = json.loads(place.remesh("events", run_dir, "--json").out)
+    told = next(event for event in events if "traceback" in event)
+    worker = told["text"].partition(":")[0]
+    logs = place.remesh("logs", run_dir, "--worker", worker)
+    for text in (told["traceback"], logs.out, place.remesh("logs", run_dir).out):
+        assert "DataError: " in text
+    assert "stream.py" in told["traceback"]
+    assert "stream.py" in logs.out
 
 
 def test_a_disk_that_fills_up_in_mid_run(cluster, cluster_place, small_disk):

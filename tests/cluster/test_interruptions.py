@@ -127,12 +127,15 @@ def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
     try:
         second = resume(cluster_place, run_dir, *long, limit_s=30)
         status = cluster_place.remesh("status", run_dir)
+        stacks = cluster_place.remesh("stacks", run_dir)
     finally:
         command.send_signal(signal.SIGTERM)
         outcome = cluster_place.finish(command, limit_s=60)
     assert (second.code, outcome.code) == (2, 143)
     assert "is in use by" in second.err
     assert "running" in status.out
+    assert "rank 0, on 127.0.0." in stacks.out  # user 12
+    assert "Trainer._train" in stacks.out
 
 
 def test_a_crash_loop_ends_after_one_failure_more_than_allowed(cluster, cluster_place):

@@ -165,3 +165,15 @@ def test_what_is_released_is_written_all_the_same_and_its_memory_serves_the_next
     posted.wait(2)
     values = [decode_shard(encoded)[1]["a"].tolist() for encoded in storage.files.values()]
     assert values == [[1.0] * 4, [0.0] * 4]
+
+
+def test_a_bug_while_writing_is_told_and_not_silent(posted):
+    """User 12: nobody reads what a background thread raises, so it is an event."""
+    storage = Memory()
+    storage.files = None
+    one = saver(storage, posted, parts(w=torch.ones(3)))
+    one.save(REF)
+    one.wait()
+    [event] = posted
+    assert isinstance(event, SaveFailed)
+    assert "TypeError: 'NoneType' object" in event.error

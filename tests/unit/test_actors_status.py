@@ -7,7 +7,7 @@ import pytest
 from control_values import options
 from waiting import PATIENCE_S
 
-from remesh.actors.run.contact import Contact, ask, tell
+from remesh.actors.run.contact import Contact, answer_of, ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.liveness import this_network
@@ -81,7 +81,7 @@ def test_a_dead_controller_is_noticed_by_its_closed_port(server, contact):
     server.close()
     assert ask(contact, "/status") is None
     with pytest.raises(UnreachableError, match="refused"):
-        tell(contact, "/status", {})
+        answer_of(contact, "/status", {})
 
 
 def test_somebody_else_at_the_port_is_not_taken_for_the_controller(contact):

@@ -16,7 +16,13 @@ class Listener:
 
     def __init__(self):
         self.events = []
-        self.watch = Watch(post=self.events.append, died_at_s={"node": 17.0}.get, timers=TIMERS)
+        self.told = []
+        self.watch = Watch(
+            post=self.events.append,
+            died_at_s={"node": 17.0}.get,
+            timers=TIMERS,
+            announce=self.told.append,
+        )
         self.watch._offer(NodeJoined(node="node", slots=2))
         self.watch.beat("node", ())
         self.events.clear()
@@ -96,7 +102,12 @@ def test_a_frozen_worker_is_told_once(listener):
 
 
 def test_a_watch_that_takes_over_offers_nobody_twice_and_waits_for_the_first_beats(listener):
-    watch = Watch(post=listener.events.append, died_at_s={}.get, timers=TIMERS)
+    watch = Watch(
+        post=listener.events.append,
+        died_at_s={}.get,
+        timers=TIMERS,
+        announce=listener.told.append,
+    )
     watch.resume(offered=["node", "idle"], gone=["lost"], heard=["node"])
     for node in ("node", "idle", "lost", "new"):
         watch._offer(NodeJoined(node=node, slots=2))
@@ -140,3 +151,21 @@ def test_the_domain_of_a_node_is_its_label():
     assert _domain({}) == ""
     assert _domain({"ray.io/gpu-domain": "nvl-1"}) == "nvl-1"
     assert _domain({"ray.io/gpu-domain": "nvl-1", "remesh/domain": "rack-7"}) == "rack-7"
+
+
+def test_a_look_that_fails_is_announced_once_and_looked_again(listener):
+    """User 12: a watch that dies in silence would see no death any more."""
+    looks = 0
+
+    def look():
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            listener.watch.end()
+        raise RuntimeError("no answer")
+
+    listener.watch._repeat(look, 0.0)
+    assert looks == 3
+    assert listener.told == [
+        "the controller could not look around, and tries again: RuntimeError: no answer"
+    ]

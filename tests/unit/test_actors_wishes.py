@@ -9,7 +9,7 @@ from control_drive import running
 from waiting import PATIENCE_S
 
 from remesh.actors.controller.wishes import Wishes
-from remesh.actors.run.contact import Contact, tell
+from remesh.actors.run.contact import Contact, answer_of
 from remesh.actors.run.status_server import StatusServer
 from remesh.actors.run.whole_request import MAX_BODY_BYTES
 from remesh.orchestrator.control.words.events import NodeDraining, ScaleRequested
@@ -31,7 +31,8 @@ class Asked:
 
     def tell(self, path, token=TOKEN, **wish):
         where = {"host": self.server.host, "port": self.server.port, "token": token}
-        return tell(Contact(run="", address="", pid=1, started_s=0.0, **where), path, wish)
+        contact = Contact(run="", address="", pid=1, started_s=0.0, **where)
+        return answer_of(contact, path, wish)["text"]
 
 
 @pytest.fixture

@@ -29,9 +29,16 @@ def show_values(console: Console, values: Mapping[str, Any]) -> None:
 
 
 def event_sentence(event: Mapping[str, Any], now_s: float) -> tuple[str, str]:
-    """The moment of an event and what it says; all but a sentence has its key."""
+    """The moment of an event and what it says; all but a sentence has its key.
+
+    Tracebacks are for `--json` and `remesh logs`.
+    """
     moment = next((value for key, value in event.items() if _is_moment(key, value)), None)
-    rest = ((key, value) for key, value in event.items() if not _is_moment(key, value))
+    rest = [
+        (key, value)
+        for key, value in event.items()
+        if key != "traceback" and not _is_moment(key, value)
+    ]
     said = "  ".join(
         _cell(key, value) if key == "text" else f"{key}={_cell(key, value)}" for key, value in rest
     )

@@ -101,11 +101,15 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
-    """A worker's process is dead or was given up. `died_at_s` as in NodeLost."""
+    """A worker's process is dead or was given up. `died_at_s` as in NodeLost.
+
+    `traceback` is the end of its last words, empty for one that could say none.
+    """
 
     worker: str
     cause: str
     died_at_s: float | None = None
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +230,14 @@ class CommitFailed:
 class WorkerErred:
     """The job itself failed on this worker (corrupt data, a bug): retrying cannot help.
 
-    `generation` is 0 for a worker that was not in any yet.
+    `generation` is 0 for a worker that was not in any yet. `traceback` as in WorkerLost.
     """
 
     worker: str
     generation: int
     error: str
     user_error: bool
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
