@@ -49,7 +49,7 @@ def drive(
 
 
 def exit_code(last: RunStatus, signal_number: int | None) -> int:
-    """0 finished, 2 user error, 3 failed or stopped by others, 130 interrupted, 143 terminated."""
+    """0 finished, 2 user error, 3 failed or stopped by others, 128 + the signal that ended it."""
     match last.status:
         case "finished":
             return 0

@@ -17,6 +17,7 @@ from remesh.actors.jobs import cluster_jobs as jobs
 from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
 from remesh.actors.jobs.job_logs import follow, print_logs, progress_of
 from remesh.actors.jobs.job_server import JobServer
+from remesh.cli.outputs import go_on_unheard
 from remesh.orchestrator.job.job import load_job, read_job_file
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
 from remesh.orchestrator.user_errors import UserError
@@ -104,6 +105,7 @@ def submission_of(request: SubmitRequest, folder: Path) -> Submission:
 
 def _go_on(server: JobServer, attempt: Attempt, address: str, *, wait: bool) -> int:
     if wait:
+        go_on_unheard()
         return _follow(server, attempt, address)
     if not attempt.job.ended:
         _say(f"follow it with: {_command('logs', attempt, address)} -f")

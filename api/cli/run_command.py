@@ -14,6 +14,7 @@ from rich.console import Console
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive, exit_code
 from remesh.cli.interrupts import Interrupts
+from remesh.cli.outputs import go_on_unheard
 from remesh.cli.progress import loss_text, open_display
 from remesh.data.durable import durable_file
 from remesh.data.regular_file import read_bounded
@@ -48,6 +49,7 @@ def run_job(request: RunRequest) -> int:
 
 def train(job: Job, options: RunOptions, report: Path | None = None) -> int:
     """The exit code of a run, once it has ended."""
+    go_on_unheard()
     with closing(open_display(Console())) as display:
         _introduce(job, options, display)
         if report is not None:

@@ -14,6 +14,7 @@ from remesh.actors.run.journal_files import JournalWriter
 from remesh.cli.drive import exit_code
 from remesh.cli.interrupts import Interrupts
 from remesh.cli.main import main
+from remesh.cli.outputs import go_on_unheard, standard_streams
 from remesh.cli.progress import open_display
 from remesh.cli.run_command import follow
 
@@ -49,7 +50,6 @@ def _forget(stream):
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-@pytest.mark.xfail(strict=True, reason="user 4b")
 def test_a_lost_terminal_asks_for_a_saved_end():
     """user 4b, inputs B2"""
     before = signal.getsignal(signal.SIGHUP)
@@ -64,20 +64,31 @@ def test_a_lost_terminal_asks_for_a_saved_end():
     assert exit_code(ended("stopped"), signal.SIGHUP) == 129
 
 
+def test_who_runs_it_under_nohup_hears_nothing_of_the_terminal():
+    """user 4b"""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("broken", ["unread", "full"])
-@pytest.mark.xfail(strict=True, reason="user 4b", raises=(SystemExit, OSError))
 def test_a_run_whose_output_nobody_takes_trains_on_and_has_its_own_code(
     broken, request, monkeypatch
 ):
     """user 4b, user 20, inputs B2"""
     monkeypatch.setattr(sys, "stdout", request.getfixturevalue(broken))
     run = ScriptedRun(running(10, "a sentence " * 5000), running(20, "another"), ended("finished"))
-    assert follow(run, open_display(Console()), Asked(), None) == 0
+    with standard_streams() as flush:
+        go_on_unheard()
+        assert follow(run, open_display(Console()), Asked(), None) == 0
+        flush()
     assert run.polls == 3
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-@pytest.mark.xfail(strict=True, reason="user 20")
 def test_a_command_whose_reader_has_gone_ends_quietly_as_cat_does(
     run_dir, unread, capsys, words, monkeypatch
 ):
@@ -88,8 +99,42 @@ def test_a_command_whose_reader_has_gone_ends_quietly_as_cat_does(
     unread.flush()  # as Python does at its end, which would make 120 of the exit code
 
 
+def test_a_reader_that_goes_before_the_last_words_is_no_error_of_python(
+    run_dir, unread, capsys, monkeypatch
+):
+    """user 20: so little stays in the buffer until the end, where Python would exit with 120."""
+    monkeypatch.setattr(sys, "stdout", unread)
+    assert main(["status", str(run_dir)]) == 141
+    assert capsys.readouterr().err == ""
+    unread.flush()
+
+
+def test_an_error_that_nobody_can_be_told_keeps_its_code(unread, monkeypatch):
+    """user 20"""
+    monkeypatch.setattr(sys, "stdout", unread)
+    monkeypatch.setattr(sys, "stderr", unread)
+    assert main(["run", "none.toml"]) == 2
+    unread.flush()
+
+
+def test_a_command_without_any_output_ends_as_ever(run_dir, monkeypatch):
+    """user 20: as by `>&-`."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["events", str(run_dir)]) == 0
+
+
+def test_a_broken_pipe_of_another_kind_is_told(capsys, monkeypatch):
+    """user 20: typer ends with 1 and says nothing."""
+
+    def broken(*_):
+        raise BrokenPipeError(32, "Broken pipe", "of the supervisor")
+
+    monkeypatch.setattr("remesh.cli.status_command.run_dir_of", broken)
+    assert main(["status"]) == 3
+    assert "of the supervisor" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["events", "status"])
-@pytest.mark.xfail(strict=True, reason="user 20")
 def test_a_command_whose_output_finds_no_space_says_so(run_dir, full, capsys, command, monkeypatch):
     """user 20"""
     monkeypatch.setattr(sys, "stdout", full)
