@@ -28,14 +28,14 @@ class OutputError(UserError):
 class Printed:
     """A stream that breaks once: from then on what is written to it goes nowhere.
 
-    Raises: OutputClosedError or OutputError when it breaks, unless it is `lasting`. Neither is an
-    OSError, which typer and rich would take for their own affair.
+    Raises: OutputClosedError or OutputError, then and whenever it is used later, unless it is
+    `lasting`. Neither is an OSError, which typer and rich would take for their own affair.
     """
 
     def __init__(self, stream: TextIO, *, lasting: bool) -> None:
         self.lasting = lasting
         self._stream = stream
-        self._broken = False
+        self._broken: RemeshError | None = None
 
     def write(self, text: str) -> int:
         self._attempt(lambda: self._stream.write(text))
@@ -48,15 +48,14 @@ class Printed:
         return getattr(self._stream, name)
 
     def _attempt(self, action: Callable[[], object]) -> None:
-        if self._broken:
-            return
-        try:
-            action()
-        except OSError as error:
-            self._broken = True
-            _point_nowhere(self._stream)
-            if not self.lasting:
-                raise _reason(error) from None
+        if self._broken is None:
+            try:
+                action()
+            except OSError as error:
+                self._broken = _reason(error)
+                _point_nowhere(self._stream)
+        if self._broken is not None and not self.lasting:
+            raise self._broken
 
 
 @contextmanager
