@@ -23,6 +23,7 @@ from remesh.actors.controller.replay import SnapshotWriter
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
+from remesh.actors.node.offers import Offers
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
@@ -85,7 +86,12 @@ class ControllerActor:
         self._view = RunView(self._machine, spec, self._journal)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
         self._pool = Pool(spec)
-        self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
+        self._watch = Watch(
+            post=self._inbox.put,
+            died_at_s=self._died_at_s,
+            timers=self._timers,
+            offers=Offers(spec.job.train.device, self._announce),
+        )
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._losses = LossesByStep()
         self._stores: list[StoreServer] = []
@@ -346,11 +352,11 @@ class ControllerActor:
         return server
 
     def _serve_metrics(self) -> AbstractContextManager[None]:
-        def announce(text: str) -> None:
-            self._journal.announcement(text, self._now_s())
-
         node_ip = ray.util.get_node_ip_address()
-        return self._metrics.serving(self._begun.metrics, node_ip, announce)
+        return self._metrics.serving(self._begun.metrics, node_ip, self._announce)
+
+    def _announce(self, text: str) -> None:
+        self._journal.announcement(text, self._now_s())
 
     def _watch_driver(self) -> None:
         """Stop the run when the driver has not polled for one lease, and end once it is over.

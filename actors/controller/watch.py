@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from remesh.actors.cluster.private_ray import draining_nodes
-from remesh.actors.node.placement_groups import Room
+from remesh.actors.node.offers import Offers, Room
 from remesh.actors.orders import HEAD
 from remesh.orchestrator.control.words.events import (
     Event,
@@ -41,10 +41,12 @@ class Watch:
         post: Callable[[Event], None],
         died_at_s: Callable[[str], float | None],
         timers: Timers,
+        offers: Offers,
     ) -> None:
         self._post = post
         self._died_at_s = died_at_s
         self._timers = timers
+        self._offers = offers
         self._lock = threading.Lock()
         self._rooms: dict[str, Room] = {}
         self._beats: dict[str, float] = {}
@@ -158,7 +160,7 @@ class Watch:
             resources = entry["Resources"]
             if not entry["Alive"]:
                 self.lose(node, "Ray lost it")
-            elif room := _room(entry):
+            elif room := self._offers.room(entry):
                 self._rooms[node] = room
                 joined = NodeJoined(
                     node=node,
@@ -187,14 +189,6 @@ class Watch:
         if joined.node not in self._offered:
             self._offered.add(joined.node)
             self._post(joined)
-
-
-def _room(entry: dict[str, Any]) -> Room | None:
-    """A node with GPUs offers those, any other its CPUs; None if it has neither."""
-    for resource in ("GPU", "CPU"):
-        if slots := int(entry["Resources"].get(resource, 0)):
-            return Room(node_id=str(entry["NodeID"]), slots=slots, resource=resource)
-    return None
 
 
 def _domain(labels: Mapping[str, str]) -> str:
