@@ -6,6 +6,7 @@ is known.
 
 import os
 import socket
+from typing import Any
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.orders import NAMESPACE
@@ -47,6 +48,14 @@ def disconnect(cluster: LocalCluster | None) -> None:
     ray.shutdown()
     if cluster:
         cluster.close()
+
+
+def nodes() -> list[dict[str, Any]]:
+    """Those of the cluster that this process is connected to, as Ray lists them."""
+    import ray  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = ray.nodes()
+    return found
 
 
 def _check_reachable(address: str) -> None:

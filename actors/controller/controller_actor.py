@@ -25,8 +25,10 @@ from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.node.offers import Offers
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
+from remesh.actors.run import old_runs
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.liveness import this_machine
 from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
 from remesh.actors.run.status_server import StatusServer
@@ -110,7 +112,8 @@ class ControllerActor:
         try:
             with self._serve_metrics(), closing(self._serve()):
                 self._begin()
-                threading.Thread(target=self._watch_driver, daemon=True).start()
+                for loop in (self._watch_driver, self._beat):
+                    threading.Thread(target=loop, daemon=True).start()
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
@@ -119,6 +122,8 @@ class ControllerActor:
             raise
         finally:
             self.end()
+            if view_of(self._machine).phase == "finished":
+                old_runs.discard(self._folder.places)
             self._folder.withdraw(self._spec.run)
 
     def _begin(self) -> None:
@@ -347,6 +352,8 @@ class ControllerActor:
                 started_s=self._now_s(),
                 submission=self._spec.submission,
                 metrics_port=self._metrics.port,
+                machine=this_machine(),
+                lease_s=self._timers.lease_s,
             )
         )
         return server
@@ -373,6 +380,12 @@ class ControllerActor:
         time.sleep(self._timers.silent_s)
         # Through Ray, which starts a process that just ends once more.
         ray.kill(ray.get_actor(self._spec.controller, NAMESPACE))
+
+    def _beat(self) -> None:
+        """Tells whoever cannot reach this controller that it is alive."""
+        while not self._ended:
+            self._folder.beat()
+            time.sleep(self._timers.node_lost_s)
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

@@ -1,13 +1,17 @@
 """Starting a run: whatever can be refused is refused here, then the controller is started."""
 
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
-from remesh.actors.cluster.connection import connect, disconnect
+from remesh.actors.cluster.connection import connect, disconnect, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.jobs.run_handle import FinishedRun, Run
+from remesh.actors.node.offers import check_device
 from remesh.actors.orders import RunSpec
+from remesh.actors.run import old_runs
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.vault.wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
@@ -24,10 +28,13 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
 
 
-def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
+def start_run(
+    job: Job, options: RunOptions, say: Callable[[str], None] = lambda _: None
+) -> Run | FinishedRun:
     """Start the job, or take up its run; a run that is finished already is only shown.
 
-    Raises: UserError for what the user can mend, with nothing started; UnreachableError.
+    `say` hears what is waited for. Raises: UserError for what the user can mend, with nothing
+    started and nothing moved; UnreachableError.
     """
     manifest = _check_data(job)
     job = _anchored(job)
@@ -38,23 +45,43 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         if run := _take_up(job, options, folder, held):
             return run
         ladder = _ladder(job, options)
-        folder.check_free(fresh=options.fresh)
-        if options.fresh:
-            folder.clear()
-        before = folder.fingerprint()
+        folder.check_free(fresh=options.fresh, say=say)
+        old_runs.heal(folder.places)
+        before = None if options.fresh else folder.fingerprint()
         job = job.continuing(before) if before else job
         fingerprint = job.fingerprint(manifest.digest)
-        folder.check(fingerprint)
-        checkpoints = folder.checkpoints()
+        checkpoints = () if options.fresh else _kept(folder, fingerprint)
         if checkpoints and checkpoints[0].step >= job.train.steps:
+            old_runs.discard(folder.places)
             return FinishedRun(job, folder, checkpoints[0].step)
         held.callback(disconnect, connect(job, options))
-        folder.keep(fingerprint)
+        check_device(job.train.device, nodes())
+        notices = _made_ready(job, folder, fingerprint, fresh=options.fresh)
         spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
+        spec = replace(spec, notices=notices + spec.notices)
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
         return Run(controller, held.pop_all(), outlives=bool(options.submission))
+
+
+def _kept(folder: RunFolder, fingerprint: Fingerprint) -> tuple[CheckpointState, ...]:
+    """The run's checkpoints. Raises: UserError if they are another run's, or gone."""
+    folder.check(fingerprint)
+    checkpoints = folder.checkpoints()
+    if not checkpoints:
+        folder.check_kept()
+    return checkpoints
+
+
+def _made_ready(
+    job: Job, folder: RunFolder, fingerprint: Fingerprint, *, fresh: bool
+) -> tuple[str, ...]:
+    """Makes the folder this run's, when nothing can refuse it any more; what is to be said."""
+    old_runs.keep(folder.places)
+    number = old_runs.set_aside(folder.places) if fresh else None
+    folder.keep(fingerprint)
+    return (old_runs.told(number, job.run_dir, job.checkpoint.url),) if number else ()
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:

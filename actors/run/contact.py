@@ -19,7 +19,8 @@ ANSWER_LIMIT_S = 3.0
 class Contact:
     """How to reach the controller of a live run, and the submission that may take it up.
 
-    `metrics_port` is None where the metrics have no port of their own.
+    `metrics_port` is None where the metrics have no port of their own. `machine` is where the `pid`
+    counts. A controller that has given no word for `lease_s` is gone.
     """
 
     run: str
@@ -31,6 +32,8 @@ class Contact:
     started_s: float
     submission: str = ""
     metrics_port: int | None = None
+    machine: str = ""
+    lease_s: float = 20.0
 
 
 def ask(contact: Contact, path: str) -> Any:

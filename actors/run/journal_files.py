@@ -14,8 +14,9 @@ from typing import Any
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Opened, Remembered
-from remesh.orchestrator.control.words.events import Event, NodeJoined
+from remesh.orchestrator.control.words.events import CheckpointCommitted, Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.control.words.records import CheckpointState
 
 FOLDER = "journal"
 
@@ -92,6 +93,15 @@ class Journal:
                 if isinstance(told, Remembered):
                     return index, told.values
         return None
+
+    def committed(self) -> CheckpointState | None:
+        """The newest checkpoint that this start has made or found, None if there was none."""
+        made = journal.read(self._lines_of(CheckpointCommitted))
+        names = [event for event, _ in made if isinstance(event, CheckpointCommitted)]
+        if names:
+            return CheckpointState(step=names[-1].step, name=names[-1].name)
+        found = self.options.resume
+        return found if isinstance(found, CheckpointState) else None
 
     def after(self, line: int) -> "Journal":
         return replace(self, lines=self.lines[line + 1 :])

@@ -57,7 +57,7 @@ def train(job: Job, options: RunOptions, report: Path | None = None) -> int:
         ensure_dataset(job, display.note)
         from remesh.actors.jobs.submit import start_run  # noqa: PLC0415 - loads ray: 1 s
 
-        with closing(start_run(job, options)) as run, Interrupts() as wish:
+        with closing(start_run(job, options, display.note)) as run, Interrupts() as wish:
             return follow(run, display, wish, report)
 
 

@@ -9,6 +9,7 @@ from small_engine import spec, started, state_hash, work_of, zero
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder, check_shared
+from remesh.actors.run.old_runs import set_aside
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
@@ -170,7 +171,7 @@ def test_a_bucket_of_another_run_is_refused_and_a_fresh_start_empties_it(tmp_pat
         UserError, match=r"s3://.* holds another run: seed was 0 and is 1; .*url=URL"
     ):
         other.keep({"seed": 1})
-    other.clear()
+    set_aside(other.places)
     assert committed(other.guarded) == []
     other.keep({"seed": 1})
     assert other.claim("cd34") == 2
@@ -186,7 +187,7 @@ def test_checkpoints_that_would_be_left_behind_are_named(tmp_path):
     run.save(tiny_part(), 20)
     with pytest.raises(UserError, match=r"new holds no checkpoint and .*run does, of step 20"):
         Run(tmp_path / "run", f"checkpoint.url={tmp_path / 'new'}")
-    RunFolder(tmp_path / "run", str(tmp_path / "new")).clear()
+    set_aside(RunFolder(tmp_path / "run", str(tmp_path / "new")).places)
     assert Run(tmp_path / "run", f"checkpoint.url={tmp_path / 'new'}").folder.checkpoints() == ()
 
 
