@@ -9,8 +9,8 @@ of a checkpoint, would cost nothing, but leave two runs' shards in one folder, t
 record only.
 
 A run has up to two places, its folder and where its checkpoints lie, and both are set aside or
-neither: a record of what is to be moved is put into both before the first move, and the first
-place's record of a done move decides. Whoever comes after a crash finishes or undoes it.
+neither: a record of what is to be moved is put into each before its first move, and once all is
+moved the first place says so, which decides. Whoever comes after a crash finishes or undoes it.
 """
 
 import re
@@ -53,7 +53,6 @@ def set_aside(places: Sequence[RunPlace]) -> int | None:
     number = 1 + max((number for place in places for number, _ in _records(place)), default=0)
     for place, paths in found:
         place.put(_in(number, MOVING), to_file({"paths": paths}))
-    for place, paths in found:
         _each(paths, partial(_out, place, number))
     for place, _ in found:
         _settle(place, number)

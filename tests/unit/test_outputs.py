@@ -104,14 +104,13 @@ def test_a_reader_that_goes_before_the_last_words_is_no_error_of_python(
 ):
     """user 20: so little stays in the buffer until the end, where Python would exit with 120."""
     monkeypatch.setattr(sys, "stdout", unread)
-    assert main(["status", str(run_dir)]) == 141
+    assert main(["status", str(run_dir), "--json"]) == 141
     assert capsys.readouterr().err == ""
     unread.flush()
 
 
 def test_an_error_that_nobody_can_be_told_keeps_its_code(unread, monkeypatch):
     """user 20"""
-    monkeypatch.setattr(sys, "stdout", unread)
     monkeypatch.setattr(sys, "stderr", unread)
     assert main(["run", "none.toml"]) == 2
     unread.flush()
