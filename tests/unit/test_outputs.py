@@ -52,7 +52,7 @@ def _forget(stream):
 
 def test_a_lost_terminal_asks_for_a_saved_end():
     """user 4b, inputs B2"""
-    before = signal.getsignal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with Interrupts() as wish:
             handler = signal.getsignal(signal.SIGHUP)
