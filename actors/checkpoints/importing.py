@@ -13,6 +13,7 @@ from typing import Any
 
 from remesh.actors.checkpoints.exporting import Format
 from remesh.actors.checkpoints.origin import keep_words
+from remesh.actors.run import old_runs
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_reading import read_history
 from remesh.actors.storage.storage_url import open_storage
@@ -83,6 +84,7 @@ def begin_run(
     folder.probe()
     with folder.lock():
         folder.check_free()
+        old_runs.heal(folder.places)
         _check_new(folder)
         shapes = parameter_shapes(_model(job))
         files = write_start(folder.guarded, shapes, model.weights, note)

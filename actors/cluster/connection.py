@@ -6,6 +6,7 @@ is known.
 
 import os
 import socket
+from typing import Any
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.orders import NAMESPACE
@@ -50,11 +51,17 @@ def disconnect(cluster: LocalCluster | None) -> None:
         cluster.close()
 
 
-def node_memory() -> list[int]:
-    """Bytes of memory that Ray gives away on each living node that has room for a worker."""
+def nodes() -> list[dict[str, Any]]:
+    """Those of the cluster that this process is connected to, as Ray lists them."""
     import ray  # noqa: PLC0415
 
-    resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    found: list[dict[str, Any]] = ray.nodes()
+    return found
+
+
+def node_memory() -> list[int]:
+    """Bytes of memory that Ray gives away on each living node that has room for a worker."""
+    resources = [node["Resources"] for node in nodes() if node["Alive"]]
     return [
         int(found["memory"])
         for found in resources

@@ -16,7 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remesh.actors.node.agent import Agent
 from remesh.actors.node.lives import LIFE, LIFE_THREADS
-from remesh.actors.node.placement_groups import Groups, Room
+from remesh.actors.node.offers import Room
+from remesh.actors.node.placement_groups import Groups
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.vault.vault_actor import VaultActor
 from remesh.actors.worker.worker_actor import WorkerActor
@@ -104,9 +105,9 @@ class Pool:
         life = self.adopt_worker(worker)
         if life is not None:
             return life
-        one = {"num_cpus": 1} if room.resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
         place = self._groups.strategy(node, room)
-        handle = self._start(WorkerActor, worker, place, one).remote(self._spec, worker, node)
+        actor = self._start(WorkerActor, worker, place, {"num_cpus": 1})
+        handle = actor.remote(self._spec, worker, node)
         self._workers[worker] = handle
         return handle.live.remote()
 

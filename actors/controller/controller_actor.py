@@ -26,9 +26,11 @@ from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.node.log_carrier import LogCarrier
+from remesh.actors.node.offers import Offers
 from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
+from remesh.actors.run import old_runs
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import this_machine, this_network
@@ -107,6 +109,7 @@ class ControllerActor:
             died_at_s=self._died_at_s,
             timers=self._timers,
             announce=self._announce,
+            offers=Offers(spec.job.train.device, self._announce),
         )
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._losses = LossesByStep()
@@ -147,6 +150,8 @@ class ControllerActor:
             raise
         finally:
             self._end_actors()
+            if view_of(self._machine).phase == "finished":
+                old_runs.discard(self._folder.places)
             self._folder.withdraw(self._spec.run)
 
     def _begin(self) -> None:

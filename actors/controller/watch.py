@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from remesh.actors.cluster.private_ray import draining_nodes
-from remesh.actors.node.placement_groups import Room
+from remesh.actors.node.offers import Offers, Room
 from remesh.actors.node.tracebacks import tail
 from remesh.actors.orders import HEAD
 from remesh.orchestrator.control.words.events import (
@@ -49,11 +49,13 @@ class Watch:
         died_at_s: Callable[[str], float | None],
         timers: Timers,
         announce: Callable[[str], None],
+        offers: Offers,
     ) -> None:
         self._post = post
         self._announce = announce
         self._died_at_s = died_at_s
         self._timers = timers
+        self._offers = offers
         self._lock = threading.Lock()
         self._rooms: dict[str, Room] = {}
         self._beats: dict[str, float] = {}
@@ -181,7 +183,7 @@ class Watch:
             resources = entry["Resources"]
             if not entry["Alive"]:
                 self.lose(node, "Ray lost it")
-            elif room := _room(entry):
+            elif room := self._offers.room(entry):
                 self._rooms[node] = room
                 joined = NodeJoined(
                     node=node,
@@ -210,14 +212,6 @@ class Watch:
         if joined.node not in self._offered:
             self._offered.add(joined.node)
             self._post(joined)
-
-
-def _room(entry: dict[str, Any]) -> Room | None:
-    """A node with GPUs offers those, any other its CPUs; None if it has neither."""
-    for resource in ("GPU", "CPU"):
-        if slots := int(entry["Resources"].get(resource, 0)):
-            return Room(node_id=str(entry["NodeID"]), slots=slots, resource=resource)
-    return None
 
 
 def _domain(labels: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ class Outcome:
 class Standing:
     """The checkpoints to go on from, newest first, and what to say of newer ones."""
 
-    checkpoints: tuple[CheckpointState, ...]
+    checkpoints: tuple[CheckpointState, ...] = ()
     notices: tuple[str, ...] = ()
 
 
@@ -71,7 +71,8 @@ def lost_words(folder: RunFolder) -> Iterator[str]:
     history = read_history(folder.path)
     for damage in history.damage:
         yield f"{damage}; the run goes on from its checkpoint, which needs no journal"
-    told = max((start.newest_commit() for start in history.starts), default=0)
+    kept = filter(None, (start.committed() for start in history.starts))
+    told = max((state.step for state in kept), default=0)
     newest = max((state.step for state in folder.checkpoints()), default=0)
     if told > newest:
         yield f"the journal tells of a checkpoint at step {told}, and the newest is of {newest}"

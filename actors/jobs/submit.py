@@ -1,15 +1,18 @@
 """Starting a run: whatever can be refused is refused here, then the controller is started."""
 
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from remesh.actors.cluster.connection import connect, disconnect, node_memory
+from remesh.actors.cluster.connection import connect, disconnect, node_memory, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
-from remesh.actors.jobs.finishing import Outcome, lost_words, standing_of
+from remesh.actors.jobs.finishing import Outcome, Standing, lost_words, standing_of
 from remesh.actors.jobs.run_handle import FinishedRun, Run
+from remesh.actors.node.offers import check_device
 from remesh.actors.orders import RunSpec
+from remesh.actors.run import old_runs
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.vault.wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
@@ -27,10 +30,13 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
 
 
-def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
+def start_run(
+    job: Job, options: RunOptions, say: Callable[[str], None] = lambda _: None
+) -> Run | FinishedRun:
     """Start the job, or take up its run; a run that is finished already is only shown.
 
-    Raises: UserError for what the user can mend, with nothing started; UnreachableError.
+    `say` hears what is waited for. Raises: UserError for what the user can mend, with nothing
+    started and nothing moved; UnreachableError.
     """
     manifest = _check_data(job)
     job = _anchored(job)
@@ -41,28 +47,48 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         if run := _take_up(job, options, folder, held):
             return run
         ladder = _ladder(job, options)
-        folder.check_free(fresh=options.fresh)
-        if options.fresh:
-            folder.clear()
-        before = folder.fingerprint()
+        folder.check_free(fresh=options.fresh, say=say)
+        old_runs.heal(folder.places)
+        before = None if options.fresh else folder.fingerprint()
         job = job.continuing(before) if before else job
         fingerprint = job.fingerprint(manifest.digest)
-        folder.check(fingerprint)
-        standing, outcome = standing_of(folder, job.train.steps), Outcome(folder=folder, job=job)
+        outcome = Outcome(folder=folder, job=job)
+        standing = Standing() if options.fresh else _standing(job, folder, fingerprint)
         checkpoints = standing.checkpoints
         if checkpoints and checkpoints[0].step >= job.train.steps:
+            old_runs.discard(folder.places)
             return FinishedRun(outcome, checkpoints[0].step)
-        folder.bits()  # refused here if it is damaged, with nothing started
         held.callback(disconnect, connect(job, options))
+        check_device(job.train.device, nodes())
         if options.address is not None:
             check_nodes(job, ladder, node_memory())
-        folder.keep(fingerprint)
+        notices = _made_ready(job, folder, fingerprint, fresh=options.fresh)
         spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
-        spec = replace(spec, notices=(*standing.notices, *spec.notices))
+        spec = replace(spec, notices=(*notices, *standing.notices, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
         controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
+
+
+def _standing(job: Job, folder: RunFolder, fingerprint: Fingerprint) -> Standing:
+    """Where the run stands. Raises: UserError if it is another run, or cannot be gone on with."""
+    folder.check(fingerprint)
+    standing = standing_of(folder, job.train.steps)
+    if not standing.checkpoints:
+        folder.check_kept()
+    folder.bits()  # refused here if it is damaged, with nothing started
+    return standing
+
+
+def _made_ready(
+    job: Job, folder: RunFolder, fingerprint: Fingerprint, *, fresh: bool
+) -> tuple[str, ...]:
+    """Makes the folder this run's, when nothing can refuse it any more; what is to be said."""
+    old_runs.keep(folder.places)
+    number = old_runs.set_aside(folder.places) if fresh else None
+    folder.keep(fingerprint)
+    return (old_runs.told(number, job.run_dir, job.checkpoint.url),) if number else ()
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:

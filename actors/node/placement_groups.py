@@ -6,8 +6,6 @@ it has lost with a node moves elsewhere by itself. The groups are detached, as t
 go with the run, or with the node's agent where there is no run any more to see to it.
 """
 
-from dataclasses import dataclass
-
 from ray.util.placement_group import (
     PlacementGroup,
     get_placement_group,
@@ -16,18 +14,10 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from remesh.actors.node.offers import Room
 from remesh.actors.orders import RunSpec
 
 NODE_ID = "ray.io/node-id"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What a node offers: `slots` workers with one `resource` each, CPU or GPU."""
-
-    node_id: str
-    slots: int
-    resource: str
 
 
 class Groups:
@@ -62,7 +52,7 @@ class Groups:
         wanted = self._spec.max_members + self._spec.job.elastic.spares
         bundles = min(room.slots, wanted)
         return placement_group(
-            [{room.resource: 1.0}] * bundles,
+            [{"CPU": 1.0}] * bundles,
             strategy="STRICT_PACK",
             name=group_name(self._spec.run, node),
             lifetime="detached",

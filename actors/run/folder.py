@@ -1,9 +1,10 @@
 """A run's folder: which run it is, who may write to it, and where it can be taken up.
 
 `fingerprint.json` says what the run computes, `bits.json` with which bits since its last start,
-`claims/N.json` that a controller has started it for
-the N-th time, `run.json` (mode 0600) how to reach the controller that is alive, and `lock` is held
-by the command that drives it. `imported.json` is what the source of an imported model said of it.
+`claims/N.json` that a controller has started it for the N-th time, `run.json` (mode 0600) how to
+reach the controller that is alive, and `lock` is held by the command that drives it.
+`imported.json` is what the source of an imported model said of it. `.old-N` is a run that a fresh
+start has set aside.
 
 Checkpoints may lie elsewhere, in a bucket for example. Then the fingerprint and the claims lie
 beside them: they guard the checkpoints, also against a start from another folder or machine.
@@ -13,14 +14,17 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from remesh.actors.run.contact import Contact, ask
+from remesh.actors.run.contact import Contact
 from remesh.actors.run.journal_reading import read_history
+from remesh.actors.run.liveness import who_holds
 from remesh.actors.run.own_records import Record, read_flat, read_record
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
+from remesh.actors.storage.run_place import RunPlace
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import codec
@@ -47,14 +51,6 @@ PROBE = ".probe"
 
 _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
-_FORGOTTEN = re.compile(
-    r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
-    r"|logs/[^/.][^/]*\.log|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run|imported)\.json",
-    re.ASCII,
-)
-# All that a run looks at begins so. What else lies in its folder, a volume's lost+found say, is
-# none of its business.
-_PREFIXES = ("step-", "journal/", "faults/", "logs/", FINGERPRINT, BITS, CONTACT, IMPORTED)
 _ROOMS = ("claims", "journal", "faults")
 
 
@@ -67,7 +63,7 @@ class RunFolder:
     def __init__(self, path: Path, url: str | None = None) -> None:
         self.path = path
         self.storage = LocalStorage(path)
-        self.guarded: Storage = open_storage(url) if url else self.storage
+        self.guarded: RunPlace = open_storage(url) if url else self.storage
         self._place = masked(url) if url else str(path)
         self._cure = f"with --set checkpoint.{'url=URL' if url else 'dir=DIR'}"
 
@@ -117,27 +113,41 @@ class RunFolder:
         file.flush()
         return file
 
-    def check_free(self, *, fresh: bool = False) -> None:
-        """Raises: UserError if a live controller trains here, or one of another version may.
+    def check_free(
+        self,
+        *,
+        fresh: bool = False,
+        say: Callable[[str], None] | None = None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Raises: UserError if a controller that may be alive trains here, or one of another
+        version may.
 
-        A fresh start goes past the latter: its claim is the fence against that one too.
+        With `say`, one that cannot be reached is waited for until it must be gone. A fresh start
+        goes past one of another version: its claim is the fence against that one too.
         """
         with suppress(*((RunFormatError,) if fresh else ())):
-            self._check_free()
+            contact = self.contact()
+            heard = None if fresh else say
+            if contact and (by := who_holds(self.path, contact, heard, wait)):
+                raise self._in_use(by)
 
-    def _check_free(self) -> None:
-        contact = self.contact()
-        if contact and ask(contact, "/status"):
-            raise self._in_use(f"run {contact.run}, which is alive (pid {contact.pid})")
+    @property
+    def places(self) -> tuple[RunPlace, ...]:
+        """Where the run is kept, the one that guards the checkpoints first."""
+        same = self.guarded is self.storage
+        return (self.storage,) if same else (self.guarded, self.storage)
 
-    def clear(self) -> None:
-        """Forget the run. Files that are not a run's stay, and so do the claims: they are the fence
-        against a controller that is still alive somewhere.
-        """
-        for storage in (self.storage, self.guarded):
-            found = [path for prefix in _PREFIXES for path in storage.list(prefix)]
-            for path in filter(_FORGOTTEN.fullmatch, found):
-                storage.delete(path)
+    def check_kept(self) -> None:
+        """Raises: UserError if the journal tells of checkpoints, and none is there."""
+        starts = read_history(self.path).starts
+        known = [found for start in starts if (found := start.committed())]
+        if known and not self.checkpoints():
+            raise UserError(
+                f"{self._place} holds no checkpoint, and the journal in {self.path} tells of "
+                f"{known[-1].name}; bring it back (is the place mounted, is it the same as "
+                f"before?), or start over with --fresh"
+            )
 
     def fingerprint(self) -> Fingerprint | None:
         """What the run here computes, None where there is none yet."""

@@ -24,6 +24,7 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
+from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.control.words.sealed_lines import sealed
 
 FOLDER = "journal"
@@ -165,17 +166,17 @@ class Journal:
                     return index, told.values
         return None
 
+    def committed(self) -> CheckpointState | None:
+        """The newest checkpoint that this start has made or found, None if there was none."""
+        made = journal.read(self._lines_of(CheckpointCommitted))
+        names = [event for event, _ in made if isinstance(event, CheckpointCommitted)]
+        if names:
+            return CheckpointState(step=names[-1].step, name=names[-1].name)
+        found = self.options.resume
+        return found if isinstance(found, CheckpointState) else None
+
     def after(self, line: int) -> "Journal":
         return replace(self, lines=self.lines[line + 1 :])
-
-    def newest_commit(self) -> int:
-        """The step of the newest checkpoint that was committed, 0 if none was."""
-        for line in reversed(self.lines):
-            if journal.says(line, CheckpointCommitted):
-                told = journal.decode(line).told
-                if isinstance(told, CheckpointCommitted):
-                    return told.step
-        return 0
 
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""

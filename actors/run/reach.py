@@ -7,15 +7,19 @@ is gone: on another host its address may mean nothing, and Ray starts a dead con
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.contact import ANSWER_LIMIT_S, Contact, answer_of
+from remesh.actors.run.contact import ANSWER_LIMIT_S, answer_of
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.liveness import age_text, last_word_s, may_live, this_network
+from remesh.actors.run.liveness import (
+    age_text,
+    can_be_there,
+    is_elsewhere,
+    last_word_s,
+    may_live,
+)
 from remesh.orchestrator.user_errors import UnreachableError
-from remesh.parallel.doors.addresses import answers, parted
 
 START_LIMIT_S = 60.0  # from a claim to the first word of its controller, on busy cores
 CURE = (
@@ -65,13 +69,13 @@ def reach(
     if submission and contact.submission != submission:
         return Gone()
     reason = ""
-    if not _is_elsewhere(contact):
+    if not is_elsewhere(contact):
         try:
             return Reached(answer=answer_of(contact, path, wish, limit_s))
         except UnreachableError as error:
             reason = f" ({error})"
     age_s = max(0.0, time.time() - last_word_s(run_dir))
-    if not may_live(contact, word_age_s=age_s, process=_has_a_cluster(contact)):
+    if not may_live(contact, word_age_s=age_s, process=can_be_there(contact)):
         return Gone(died=True)
     return Unreachable(
         reason=f"{run_dir}: the run cannot be reached from here, last word {age_text(age_s)}"
@@ -89,25 +93,3 @@ def _without_word(run_dir: Path) -> Answer:
     return Unreachable(
         reason=f"{run_dir}: the run is just being started, and says nothing yet; ask again"
     )
-
-
-def _is_elsewhere(contact: Contact) -> bool:
-    """At that address of ours is somebody else, who must not learn the token."""
-    try:
-        loopback = ip_address(contact.host).is_loopback
-    except ValueError:
-        return True
-    return loopback and contact.network not in ("", this_network())
-
-
-def _has_a_cluster(contact: Contact) -> bool | None:
-    """Whether the run's cluster is there, of which Ray starts a dead controller again.
-
-    None where that cannot be seen from here. Ray itself is asked nothing.
-    """
-    if contact.network != this_network():
-        return None
-    try:
-        return answers(parted(contact.address))
-    except ValueError:
-        return None

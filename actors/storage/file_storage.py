@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -65,14 +66,18 @@ class LocalStorage:
 
     def delete(self, path: str) -> None:
         """Remove a file and the folders that it leaves empty; a missing one is no error."""
-        target = self.root / path
-        self._disk.unlink(target)
-        folder = target.parent
-        while folder != self.root and self._removed(folder):
-            folder = folder.parent
-        # What is deleted later must not be gone while this one is back after a power cut.
-        with contextlib.suppress(FileNotFoundError):
-            self._disk.sync_folder(folder)
+        self._disk.unlink(self.root / path)
+        self._tidy((self.root / path).parent)
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path, at once; the folders that it leaves empty go."""
+        source, target = self.root / path, self.root / to
+        if not os.path.lexists(source):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+        self._make_folder(target.parent)
+        self._disk.replace(source, target)
+        self._sync_folders(to)
+        self._tidy(source.parent)
 
     def folders(self) -> builtins.list[str]:
         """Names of the folders in the root, without links to some."""
@@ -88,6 +93,14 @@ class LocalStorage:
             with contextlib.suppress(FileNotFoundError):
                 for path in self._abandoned(folder):
                     self.delete(path)
+
+    def _tidy(self, folder: Path) -> None:
+        """Remove it, and those that it leaves empty."""
+        while folder != self.root and self._removed(folder):
+            folder = folder.parent
+        # What is deleted later must not be gone while this one is back after a power cut.
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.sync_folder(folder)
 
     def _abandoned(self, folder: str) -> builtins.list[str]:
         oldest_s = time.time() - ABANDONED_S

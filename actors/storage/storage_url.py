@@ -9,9 +9,9 @@ import fsspec
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.patience import Patience, without
 from remesh.actors.storage.remote_storage import OBJECT_STORES, RemoteStorage
+from remesh.actors.storage.run_place import RunPlace
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url, masked, place_problem
-from remesh.parallel.state.storage import Storage
 
 _S3_OPTIONS = {"endpoint_override", "scheme", "region"}
 _CONNECT_S = 5
@@ -20,7 +20,7 @@ _INSTALL = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"} | dict.f
 )
 
 
-def open_storage(url: str, patience: Patience | None = None) -> Storage:
+def open_storage(url: str, patience: Patience | None = None) -> RunPlace:
     """A path, `file://`, `s3://bucket/prefix?endpoint_override=...&region=...`, or any other URL
     for which fsspec has a driver; its options follow the question mark.
 
@@ -51,6 +51,12 @@ def open_storage(url: str, patience: Patience | None = None) -> Storage:
         files.retries = 1  # all tries are counted by our patience, and so are their answers
         hidden = ()  # it takes no option that is secret
     return RemoteStorage(files, root, place, patience, hidden)
+
+
+def inside(url: str, name: str) -> str:
+    """The URL of a folder in the one that a URL stands for."""
+    place, mark, options = url.partition("?") if is_url(url) else (url, "", "")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
 
 
 def _parts(url: str) -> SplitResult:

@@ -53,7 +53,7 @@ def drive(
 
 
 def exit_code(last: RunStatus, signal_number: int | None) -> int:
-    """0 finished, 2 user error, 3 failed, 130 interrupted, 143 terminated or stopped by others."""
+    """0 finished, 2 user error, 3 failed, 143 stopped by others, 128 + the signal that ended it."""
     match last.status:
         case "finished":
             return 0

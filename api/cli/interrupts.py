@@ -1,11 +1,13 @@
-"""Ctrl-C and SIGTERM as wishes: the first asks for a saved end, the second ends at once."""
+"""Ctrl-C, SIGTERM and a lost terminal as wishes: the first asks for a saved end, the second ends at
+once.
+"""
 
 import signal
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SignalHandler = Callable[[int, FrameType | None], object] | int | None
 
@@ -14,7 +16,7 @@ class Interrupts:
     """Holds the first signal while entered. A second one raises KeyboardInterrupt.
 
     More are ignored, so that nothing disturbs the clean-up. After a signal the old handlers do not
-    come back: the command is about to end.
+    come back: the command is about to end. Who runs it under nohup wants no word of the terminal.
     """
 
     def __init__(self) -> None:
@@ -22,7 +24,9 @@ class Interrupts:
         self._before: dict[signal.Signals, SignalHandler] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        heeded = (each for each in SIGNALS if not (ignored and each == signal.SIGHUP))
+        self._before = {number: signal.signal(number, self._receive) for number in heeded}
         return self
 
     def __exit__(

@@ -21,6 +21,7 @@ from remesh.actors.jobs.questions import STOP_AND_WAIT, Question, ask_by_job, as
 from remesh.actors.jobs.run_states import run_states, stop_submission
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable
 from remesh.actors.run.status import read_status
+from remesh.cli.outputs import go_on_unheard
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UnreachableError, UserError
@@ -97,6 +98,7 @@ def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
 
 def _go_on(server: Jobs, attempt: Attempt, address: str, *, wait: bool) -> int:
     if wait:
+        go_on_unheard()
         return _follow(server, attempt, address)
     if not attempt.job.ended:
         _say(f"follow it with: {_command('logs', attempt, address)} -f")

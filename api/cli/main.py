@@ -1,6 +1,7 @@
 """The `remesh` command: its options, and the exit code and line that an error ends in.
 
-0 finished, 2 user error, 3 failed, 4 unreachable, 5 samples were lost or repeated, 130 interrupted,
+0 finished, 2 user error, 3 failed, 4 unreachable, 5 samples were lost or repeated, 129 hung up,
+130 interrupted, 141 unread,
 143 terminated.
 """
 
@@ -18,6 +19,7 @@ from remesh.cli import checkpoint_commands as checkpoint
 from remesh.cli import job_commands, log_commands, node_commands
 from remesh.cli.checkpoint_commands import AsJson
 from remesh.cli.node_commands import Through
+from remesh.cli.outputs import standard_streams
 from remesh.data.data_error import DataError
 from remesh.orchestrator.user_errors import RemeshError, UserError
 from remesh.orchestrator.user_text import masked, path_text, user_path
@@ -126,7 +128,8 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
 ) -> int:
     """Train a job to its end, or take up its run where it stopped.
 
-    Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once.
+    Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once. A terminal
+    that is closed counts as one Ctrl-C; output that nobody takes stops nothing.
     """
     from remesh.cli.run_command import RunRequest, run_job  # noqa: PLC0415 - keeps --help fast
 
@@ -238,17 +241,28 @@ def build(
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; an error is one line on standard error and an exit code."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    try:
-        return app(args=args, prog_name="remesh", standalone_mode=False) or 0
-    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the user gets a line
-        if os.environ.get("REMESH_TRACEBACK"):
-            sys.stderr.write(masked("".join(traceback.format_exception(error))))
-        text, code = _explain(error)
-        sys.stderr.write(f"remesh: {' '.join(masked(text).split())}\n")
+    with standard_streams() as flush:
+        try:
+            code: int = app(args=args, prog_name="remesh", standalone_mode=False) or 0
+            flush()
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the user gets a line
+            return _told(error)
+        except SystemExit as ended:  # so typer ends what a broken pipe of any kind has ended
+            return _told(ended.__context__ or ended)
         return code
 
 
-def _explain(error: Exception) -> tuple[str, int]:
+def _told(error: BaseException) -> int:
+    """Says it on standard error; the exit code."""
+    if os.environ.get("REMESH_TRACEBACK"):
+        sys.stderr.write(masked("".join(traceback.format_exception(error))))
+    text, code = _explain(error)
+    if text:
+        sys.stderr.write(f"remesh: {' '.join(masked(text).split())}\n")
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
     """The line for the user and the exit code."""
     match error:
         case RemeshError():

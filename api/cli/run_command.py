@@ -16,6 +16,7 @@ from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.drive import Display, DrivenRun, Wish, drive
 from remesh.cli.ending import told_end
 from remesh.cli.interrupts import Interrupts
+from remesh.cli.outputs import go_on_unheard
 from remesh.cli.screen.progress import open_display
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.cautions import cautions
@@ -52,6 +53,7 @@ def run_job(request: RunRequest) -> int:
 
 def train(job: Job, options: RunOptions, report: Path | None = None) -> int:
     """The exit code of a run, once it has ended."""
+    go_on_unheard()
     with closing(open_display(Console())) as display:
         _introduce(job, options, display)
         if report is not None:
@@ -59,7 +61,7 @@ def train(job: Job, options: RunOptions, report: Path | None = None) -> int:
         ensure_dataset(job, display.note)
         from remesh.actors.jobs.submit import start_run  # noqa: PLC0415 - loads ray: 1 s
 
-        with closing(start_run(job, options)) as run, Interrupts() as wish:
+        with closing(start_run(job, options, display.note)) as run, Interrupts() as wish:
             return follow(run, display, wish, report)
 
 

@@ -54,6 +54,7 @@ OTHERWISE = {
             "data.dir",
             "data.source",
             "train.steps",
+            "train.device",
             "train.max_skipped_steps",
             "train.recompute",
             "train.recompute_every",

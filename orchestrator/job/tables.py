@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 
@@ -129,6 +130,9 @@ class TrainTable(BaseModel):
     which gradients are added up and sent; master weights and optimizer states are fp32 always.
     `recompute` trades time for memory in every `recompute_every`-th layer.
 
+    `device` is where ranks compute: with "cpu" also on nodes that have GPUs, which "auto" refuses
+    as long as there are no GPU ranks.
+
     A step whose loss or gradient is not finite updates nothing; `max_skipped_steps` of them in a
     row end the run.
     """
@@ -148,6 +152,7 @@ class TrainTable(BaseModel):
     beta2: Decay = 0.95
     eps: Positive = 1e-8
     clip: Positive = 1.0
+    device: Literal["auto", "cuda", "cpu"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     dtype: FloatKind = "fp32"
     grad_dtype: FloatKind = "fp32"
@@ -155,6 +160,14 @@ class TrainTable(BaseModel):
     max_skipped_steps: Count = 10
     recompute: Literal["none", "attention", "full"] = "none"
     recompute_every: Dimension = 1
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_built(cls, device: str) -> str:
+        if device == "cuda":
+            msg = 'GPU ranks are not built yet; leave it out, or use "cpu"'
+            raise ValueError(msg)
+        return device
 
     @model_validator(mode="after")
     def _curve_is_a_curve(self) -> Self:

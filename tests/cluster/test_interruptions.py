@@ -121,17 +121,21 @@ def test_kill_9_on_a_cluster_that_stays_ends_the_run_by_its_lease(cluster, clust
 
 
 def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
+    """The first one goes on unheard and ends saved (user 4b, inputs B2): its terminal is lost."""
     run_dir = cluster_place.root / "runs" / "busy"
-    long = ("--set", "train.steps=5000", "--address", cluster.address)
+    long = ("--set", "train.steps=5000", "--set", "checkpoint.every=5000")
+    long += ("--address", cluster.address)
     command = start_and_wait(cluster_place, run_dir, 5, *long)
     try:
+        command.stdout.close()
         second = resume(cluster_place, run_dir, *long, limit_s=30)
         status = cluster_place.remesh("status", run_dir)
         stacks = cluster_place.remesh("stacks", run_dir)
     finally:
-        command.send_signal(signal.SIGTERM)
+        command.send_signal(signal.SIGHUP)
         outcome = cluster_place.finish(command, limit_s=60)
-    assert (second.code, outcome.code) == (2, 143)
+    assert (second.code, outcome.code) == (2, 129)
+    assert list(run_dir.glob("step-*/manifest.json"))
     assert "is in use by" in second.err
     assert "running" in status.out
     assert "rank 0, on 127.0.0." in stacks.out  # user 12

@@ -30,6 +30,8 @@ def left_before():
 def finished(place, *args):
     outcome = place.run(SHORT, *SHARDED, *args)
     assert outcome.code == 0, outcome.err + outcome.out
+    # user 1: the run that was there is kept until this one has finished, and no longer.
+    assert not list(place.root.glob("runs/short/.old-*"))
     return outcome.report
 
 

@@ -9,6 +9,8 @@ from small_engine import spec, started, state_hash, work_of, zero
 from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder, check_shared
+from remesh.actors.run.old_runs import discard, set_aside
+from remesh.actors.storage.storage_url import inside
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
@@ -21,7 +23,7 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.reading import read_fragments, verify
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.step.engine import Engine
 
@@ -163,7 +165,8 @@ def test_a_run_saves_to_a_bucket_and_goes_on_from_there(tmp_path, bucket):
     assert late.fenced, "the start before must not write there any more"
 
 
-def test_a_bucket_of_another_run_is_refused_and_a_fresh_start_empties_it(tmp_path, bucket):
+def test_a_bucket_of_another_run_is_refused_and_a_fresh_start_sets_it_aside(tmp_path, bucket):
+    """user 1: what lies in `.old-1` there can be taken up, until it is discarded."""
     url = bucket % "refused"
     run = Run(tmp_path / "one", f"checkpoint.url={url}")
     run.save(tiny_part(), 2)
@@ -172,10 +175,18 @@ def test_a_bucket_of_another_run_is_refused_and_a_fresh_start_empties_it(tmp_pat
         UserError, match=r"s3://.* holds another run: seed was 0 and is 1; .*url=URL"
     ):
         other.keep({"seed": 1})
-    other.clear()
+    set_aside(other.places)
     assert committed(other.guarded) == []
     other.keep({"seed": 1})
     assert other.claim("cd34") == 2
+    old = RunFolder(tmp_path / "two" / ".old-1", inside(url, ".old-1"))
+    assert [state.step for state in old.checkpoints()] == [2]
+    verify(old.guarded, parse_name(old.checkpoints()[0].name))
+    assert old.fingerprint() == {"seed": 0}
+    discard(other.places)
+    assert [path for path in other.guarded.list("") if not path.startswith("claims/")] == [
+        "fingerprint.json"
+    ]
 
 
 def test_a_bucket_that_is_not_there_is_refused_before_anything_starts(tmp_path, bucket):
@@ -188,7 +199,7 @@ def test_checkpoints_that_would_be_left_behind_are_named(tmp_path):
     run.save(tiny_part(), 20)
     with pytest.raises(UserError, match=r"new holds no checkpoint and .*run does, of step 20"):
         Run(tmp_path / "run", f"checkpoint.url={tmp_path / 'new'}")
-    RunFolder(tmp_path / "run", str(tmp_path / "new")).clear()
+    set_aside(RunFolder(tmp_path / "run", str(tmp_path / "new")).places)
     assert Run(tmp_path / "run", f"checkpoint.url={tmp_path / 'new'}").folder.checkpoints() == ()
 
 

@@ -54,6 +54,18 @@ def test_each_creates_a_path_once(storage):
     assert storage.list("") == ["a/claim"]
 
 
+def test_each_moves_what_it_keeps(storage):
+    """user 1: over what a crash has left at the other path, too."""
+    storage.put("a/one", b"1")
+    storage.put("b/c/one", b"half")
+    storage.move("a/one", "b/c/one")
+    assert storage.list("") == ["b/c/one"]
+    assert storage.get("b/c/one") == b"1"
+    with pytest.raises(FileNotFoundError):
+        storage.move("a/one", "b/c/one")
+    assert storage.get("b/c/one") == b"1"
+
+
 def test_a_path_and_a_file_url_are_the_local_storage(tmp_path):
     for url in (str(tmp_path), f"file://{tmp_path}", "runs/tiny", "C:runs"):
         assert isinstance(open_storage(url), LocalStorage)

@@ -2,13 +2,18 @@ import time
 
 import pytest
 
-from remesh.actors.controller.watch import Watch, _domain, _room
-from remesh.actors.node.placement_groups import Room
+from remesh.actors.controller.watch import Watch, _domain
+from remesh.actors.node.offers import Offers
 from remesh.orchestrator.control.words.events import NodeJoined, NodeLost, NodeSilent, WorkerFrozen
 from remesh.orchestrator.job.timers import Timers
 
 P = 600.0  # seconds, against which it is nothing that this process may have to wait for a core
 TIMERS = Timers(patience_s=P)
+
+
+def watch_of(post, died_at_s, announce):
+    offers = Offers("cpu", pytest.fail)
+    return Watch(post=post, died_at_s=died_at_s, timers=TIMERS, announce=announce, offers=offers)
 
 
 class Listener:
@@ -17,12 +22,7 @@ class Listener:
     def __init__(self):
         self.events = []
         self.told = []
-        self.watch = Watch(
-            post=self.events.append,
-            died_at_s={"node": 17.0}.get,
-            timers=TIMERS,
-            announce=self.told.append,
-        )
+        self.watch = watch_of(self.events.append, {"node": 17.0}.get, self.told.append)
         self.watch._offer(NodeJoined(node="node", slots=2))
         self.watch.beat("node", ())
         self.events.clear()
@@ -102,12 +102,7 @@ def test_a_frozen_worker_is_told_once(listener):
 
 
 def test_a_watch_that_takes_over_offers_nobody_twice_and_waits_for_the_first_beats(listener):
-    watch = Watch(
-        post=listener.events.append,
-        died_at_s={}.get,
-        timers=TIMERS,
-        announce=listener.told.append,
-    )
+    watch = watch_of(listener.events.append, {}.get, listener.told.append)
     watch.resume(offered=["node", "idle"], gone=["lost"], heard=["node"])
     for node in ("node", "idle", "lost", "new"):
         watch._offer(NodeJoined(node=node, slots=2))
@@ -132,19 +127,6 @@ def test_a_node_that_was_let_go_is_not_missed_and_gets_no_more_leases(listener):
     assert listener.events == []
     listener.watch.agent("node")
     assert listener.watch.beat("node", ()) == 1
-
-
-@pytest.mark.parametrize(
-    ("resources", "slots", "resource"),
-    [({"CPU": 4.0}, 4, "CPU"), ({"CPU": 64.0, "GPU": 8.0}, 8, "GPU"), ({"CPU": 2.5}, 2, "CPU")],
-)
-def test_a_node_offers_its_gpus_or_else_its_cpus(resources, slots, resource):
-    found = _room({"NodeID": "ab12", "Resources": resources})
-    assert found == Room(node_id="ab12", slots=slots, resource=resource)
-
-
-def test_a_node_without_processors_offers_nothing():
-    assert _room({"NodeID": "ab12", "Resources": {"CPU": 0.5}}) is None
 
 
 def test_the_domain_of_a_node_is_its_label():

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from remesh.actors.jobs.job_logs import LogPosition, progress_of
 from remesh.cli.drive import STOPPING, drive, exit_code
-from remesh.cli.interrupts import Interrupts
+from remesh.cli.interrupts import SIGNALS, Interrupts
 from remesh.cli.run_command import follow
 from remesh.cli.screen.progress import LiveDisplay, PlainDisplay
 from remesh.orchestrator.job.driver_words import RunStatus, RunWait
@@ -151,7 +151,7 @@ class RunThatHangs(ScriptedRun):
 
 
 def test_the_second_ctrl_c_ends_at_once_even_in_a_call_that_hangs():
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     display = Recorder()
     try:
         with Interrupts() as wish:

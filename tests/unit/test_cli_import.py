@@ -12,6 +12,7 @@ import remesh.actors.checkpoints.exporting
 import remesh.actors.checkpoints.importing
 import remesh.parallel.step.engine  # noqa: F401 - at collection, not within a test's budget
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.cli.main import main
 from remesh.parallel.files.convert_names import hugging_face_name
@@ -128,7 +129,7 @@ def test_words_of_a_source_are_forgotten_with_its_run_and_told_when_damaged(caps
     record.write_text("[" * 10_000)
     error = told(capsys, "export", "runs/small", "--to", "hf", "out", code=2)
     assert record.name in error
-    RunFolder(Path("runs/small")).clear()
+    set_aside(RunFolder(Path("runs/small")).places)
     assert not record.exists()
 
 

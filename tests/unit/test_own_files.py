@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.file_storage import ABANDONED_S, TEMPORARY, LocalStorage
 from remesh.cli.main import main
 from remesh.data.data_error import DataError
@@ -146,7 +147,7 @@ def test_a_run_lives_beside_a_volume_s_lost_and_found(volume):
         folder.probe()
         folder.keep(FINGERPRINT)
         claims = folder.claim("ab12"), folder.newest_claim()
-        folder.clear()
+        set_aside(folder.places)
         return claims, folder.checkpoints(), folder.fingerprint()
 
     assert as_nobody(life) == "((1, 1), (), None)"

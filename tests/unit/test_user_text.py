@@ -6,6 +6,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.patience import Patience
 from remesh.actors.storage.storage_url import open_storage
 from remesh.cli.main import main
@@ -128,15 +129,15 @@ def test_options_of_s3_behind_a_number_sign_are_kept():
     assert s3._files.endpoint_url == "http://127.0.0.1:9"
 
 
-def test_a_fresh_start_clears_its_own_key_only(tmp_path):
+def test_a_fresh_start_sets_aside_its_own_key_only(tmp_path):
     """inputs A6: two runs whose URLs differ behind '#' are two runs."""
     one = RunFolder(tmp_path / "one", "memory://two/exp#1")
     two = RunFolder(tmp_path / "two", "memory://two/exp#2")
     for folder in (one, two):
         folder.keep({"seed": 0})
-    two.clear()
+    set_aside(two.places)
     assert one.guarded.list("") == ["fingerprint.json"]
-    assert two.guarded.list("") == []
+    assert two.guarded.list("finger") == []
 
 
 SECRETS = (
