@@ -13,7 +13,8 @@ from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 def read_status(run_dir: Path) -> dict[str, Any]:
     """Where the run stands. Raises: UserError if there is no run in this folder."""
-    match reach(run_dir, "/status"):
+    answer = reach(run_dir, "/status")
+    match answer:
         case Reached(answer=status):
             told: dict[str, Any] = status
             return told
@@ -22,6 +23,8 @@ def read_status(run_dir: Path) -> dict[str, Any]:
         case Gone():
             gone = "its controller is gone; the same remesh run resumes it"
             return _from_journal(run_dir, "interrupted", gone)
+        case _:
+            assert_never(answer)
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
