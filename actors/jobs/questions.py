@@ -106,16 +106,14 @@ def ask_here(
 ) -> Answer:
     """The answer, as it can be had on this host. Raises: RemeshError, of any kind."""
     run_dir = Path(question.run_dir)
-    match question.path:
-        case "/status":
-            return _reached_or_not(question)
-        case path if path == WHOLE_STATUS:
-            return Reached(answer=read_status(run_dir))
-        case path if path == STOP_AND_WAIT:
-            word = stop_run(run_dir, say, submission=question.submission, wait=wait)
-            return Gone() if word is None else Reached(answer=word)
-        case path:
-            return reach(run_dir, path, question.wish, submission=question.submission)
+    if question.path == "/status":
+        return _reached_or_not(question)
+    if question.path == WHOLE_STATUS:
+        return Reached(answer=read_status(run_dir))
+    if question.path == STOP_AND_WAIT:
+        word = stop_run(run_dir, say, submission=question.submission, wait=wait)
+        return Gone() if word is None else Reached(answer=word)
+    return reach(run_dir, question.path, question.wish, submission=question.submission)
 
 
 def _reached_or_not(question: Question) -> Answer:
@@ -184,6 +182,7 @@ def _decoded(values: Mapping[str, Any]) -> Answer:
             return Unreachable(reason=reason)
         case {"died": died}:
             return Gone(died=died)
-    kinds = {kind.exit_code: kind for kind in (UserError, UnreachableError)}
-    kind = kinds.get(values.get("code", 0), RemeshError)
-    raise kind(str(values.get("error", "the head has answered in another way than expected")))
+        case _:
+            kinds = {kind.exit_code: kind for kind in (UserError, UnreachableError)}
+            kind = kinds.get(values.get("code", 0), RemeshError)
+            raise kind(str(values.get("error", "the head answers in another way than expected")))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from remesh.actors.jobs import cluster_jobs
 from remesh.actors.jobs.cluster_jobs import Attempt, Jobs
@@ -105,6 +105,8 @@ def _stop_the_run(
             raise UnreachableError(reason)
         case Gone():
             return None
+        case _:
+            assert_never(found)
 
 
 def _asked_by_job(jobs: Jobs, questions: Sequence[Question]) -> dict[str, Answer]:

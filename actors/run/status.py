@@ -17,7 +17,8 @@ from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 def read_status(run_dir: Path) -> dict[str, Any]:
     """Where the run stands. Raises: UserError if there is no run in this folder."""
-    match reach(run_dir, "/status"):
+    answer = reach(run_dir, "/status")
+    match answer:
         case Reached(answer=told):
             return {key: value for key, value in told.items() if key != "id"}
         case Unreachable(reason=reason):
@@ -25,6 +26,8 @@ def read_status(run_dir: Path) -> dict[str, Any]:
         case Gone():
             gone = "its controller is gone; the same remesh run resumes it"
             return {**_from_journal(run_dir, "interrupted", gone), **NOBODY}
+        case _:
+            assert_never(answer)
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:

@@ -5,12 +5,13 @@ Its driver is not needed: a run whose driver is gone, or not there yet, stops as
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from remesh.actors.run.reach import Gone, Reached, Unreachable, reach
 from remesh.actors.run.status import read_status
-from remesh.orchestrator.user_errors import RemeshError, UnreachableError
+from remesh.orchestrator.user_errors import RemeshError, UnreachableError, UserError
 
 STOP_LIMIT_S = 900.0  # a long step and a long save
 REACH_LIMIT_S = 20.0  # Ray starts a dead controller again within seconds
@@ -46,7 +47,8 @@ class Stop:
 
         Raises: UnreachableError, RemeshError for what takes too long.
         """
-        match reach(self._run_dir, "/status", submission=self._submission):
+        answer = reach(self._run_dir, "/status", submission=self._submission)
+        match answer:
             case Reached(answer=status):
                 self._reached_s = self._clock()
                 self._tell(status)
@@ -57,6 +59,8 @@ class Stop:
                 # A start that has its journal says in the next moment how it can be reached.
                 self._gone += 1
                 return self._told or self._gone > 1
+            case _:
+                assert_never(answer)
         if self._clock() - self._began_s > STOP_LIMIT_S:
             raise RemeshError(
                 f"{self._run_dir} has not stopped within {STOP_LIMIT_S:.0f} s: {self._where}; "
@@ -69,13 +73,17 @@ class Stop:
         if status["ended"]:
             return
         if not self._told:
-            answer = reach(self._run_dir, "/stop", {}, submission=self._submission)
-            if isinstance(answer, Reached):
-                self._told = True
-                self._say(str(answer.answer["text"]))
+            with suppress(UserError):  # it has ended just now
+                self._wish()
         elif self._clock() - self._said_s > PROGRESS_S:
             self._said_s = self._clock()
             self._say(self._where)
+
+    def _wish(self) -> None:
+        told = reach(self._run_dir, "/stop", {}, submission=self._submission)
+        if isinstance(told, Reached):
+            self._told = True
+            self._say(str(told.answer["text"]))
 
 
 def stop_run(

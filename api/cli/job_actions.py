@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from rich.console import Console
 from rich.markup import escape
@@ -179,8 +179,10 @@ def _run_word(attempt: Attempt, run: Answer | None) -> str:
             return "none"
         case Gone(died=True):
             return "gone"
-        case _:
+        case Gone() | None:
             return "over"
+        case _:
+            assert_never(run)
 
 
 def _steps_of(attempt: Attempt) -> int | None:

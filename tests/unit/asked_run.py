@@ -22,6 +22,9 @@ class TrainingRun:
         self.journal.event(NodeJoined(node="n", slots=2), 1.0)
         self.journal.event(RunStarted(), 1.5)
         self.wishes, self.left = [], answers_until_stopped
+        self.open()
+
+    def open(self):
         actions = {"/stop": self.stop, "/drain": self.drain}
         self.server = StatusServer({"/status": self.status}, TOKEN, actions=actions)
         self.belongs_to("first")

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from jobs_fake import Head
+from jobs_fake import FakeJobs, Head
 from test_jobs_submitted import submission
 
 from remesh.actors.jobs.questions import (
+    MARK,
     Question,
     ask_by_job,
     metadata_of,
@@ -47,6 +48,14 @@ def test_a_job_without_an_answer_is_no_answer(head, tmp_path):
     """user 3"""
     with pytest.raises(UnreachableError, match="has not brought an answer"):
         ask_by_job(head, [question(tmp_path)], print, wait=lambda _: None)
+
+
+def test_a_job_with_fewer_answers_than_questions_is_no_answer():
+    """user 3"""
+    head = FakeJobs()
+    head.logs = lambda _: f"{MARK}[]\n"
+    with pytest.raises(UnreachableError, match="has not brought an answer"):
+        ask_by_job(head, [question("x")], print, wait=lambda _: None)
 
 
 def test_jobs_that_ask_are_no_submissions(tmp_path):

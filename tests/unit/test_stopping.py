@@ -60,6 +60,19 @@ def test_the_run_of_another_submission_in_the_folder_is_left_alone(training_run)
     assert training_run.wishes == []
 
 
+def test_a_run_that_ends_just_now_is_no_mistake_of_the_user(training_run):
+    """user 2: it refuses the wish, and is gone in the next moment."""
+
+    def over(wish):
+        training_run.wishes.append(wish)
+        raise UserError("the run is over: finished")
+
+    training_run.stop = over
+    training_run.server.close()
+    training_run.open()
+    assert stop_run(training_run.path, print, wait=lambda _: training_run.end()) is None
+
+
 def test_one_that_dies_while_it_stops_is_not_called_stopped(training_run):
     """user 2"""
 
