@@ -5,13 +5,16 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remesh.cli.job_commands import EXIT_CODES, ServerAddress
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 from remesh.orchestrator.user_text import user_path
+
+if TYPE_CHECKING:
+    from remesh.actors.jobs.cluster_jobs import Jobs
 
 LOGS_EXAMPLES = f"""\b
 Examples:
@@ -106,18 +109,22 @@ def _is_submission(target: str, address: str | None) -> bool:
         return not is_path and "/" not in target and not target.endswith(".toml")
     if not is_path:
         return True
-    from remesh.actors.jobs.cluster_jobs import Attempt, attempts  # noqa: PLC0415 - as above
-    from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
+    from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415 - as above
 
-    known: list[Attempt] = []
     with suppress(UnreachableError):  # then the run here is all that can be meant
-        known = attempts(JobServer.reach(address))
-    if any(attempt.submission.id == target for attempt in known):
+        refuse_if_submitted(JobServer.reach(address), target, address)
+    return False
+
+
+def refuse_if_submitted(jobs: "Jobs", target: str, address: str) -> None:
+    """Raises: UserError if the run of this name is a submission too, with both ways to say it."""
+    from remesh.actors.jobs.cluster_jobs import attempts  # noqa: PLC0415 - as above
+
+    if any(attempt.submission.id == target for attempt in attempts(jobs)):
         raise UserError(
             f"{target} is a run here and a submission on the cluster at {address}; write "
             f"./{target} for the run, or --driver {target} for what the submission's driver wrote"
         )
-    return False
 
 
 def _driver_logs(

@@ -13,6 +13,7 @@ from remesh.actors.jobs.entry_point import ENTRY_POINT, JOB_CONFIG, own_submissi
 from remesh.actors.jobs.job_server import JobServer, room_of
 from remesh.actors.jobs.submit import driver_lease_s
 from remesh.cli.job_actions import job_rows
+from remesh.cli.log_commands import refuse_if_submitted
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import (
@@ -297,3 +298,13 @@ def test_what_is_no_address_is_refused(address):
 def test_where_nobody_listens_is_unreachable():
     with pytest.raises(UnreachableError, match=r"no Ray job server answers at http://127\.0\.0\.1"):
         JobServer.reach("127.0.0.1:9")
+
+
+def test_logs_of_a_name_that_a_run_and_a_submission_have_are_refused_with_the_choices():
+    """User 12: one command shows the logs of both."""
+    server = FakeJobs()
+    refuse_if_submitted(server, "first", "http://h:8265")
+    jobs.submit(server, submission())
+    refuse_if_submitted(server, "second", "http://h:8265")
+    with pytest.raises(UserError, match=r"write \./first for the run, or --driver first"):
+        refuse_if_submitted(server, "first", "http://h:8265")
