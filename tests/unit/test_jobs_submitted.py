@@ -83,7 +83,10 @@ def test_a_job_file_that_is_too_large_to_travel_is_refused():
         large.metadata()
 
 
-@pytest.mark.parametrize("metadata", [None, {}, {"remesh": "x"}, {"remesh": "{}"}, {"remesh": "3"}])
+@pytest.mark.parametrize(
+    "metadata",
+    [None, {}, {"remesh": "x"}, {"remesh": "{}"}, {"remesh": "3"}, {"remesh": "[" * 90_000}],
+)
 def test_jobs_of_others_are_left_alone(metadata):
     assert read_metadata(metadata) is None
 
@@ -261,8 +264,10 @@ def test_a_driver_knows_its_submission_and_leaves_workers_without_an_environment
     assert json.loads(os.environ[JOB_CONFIG]) == {**config, "runtime_env": {}}
 
 
-def test_a_driver_without_a_submission_says_what_to_use(monkeypatch):
-    monkeypatch.delenv(JOB_CONFIG, raising=False)
+@pytest.mark.parametrize("config", ["{}", "", "[]", "[1]", "7", "x", "[" * 90_000])
+def test_a_driver_without_a_submission_says_what_to_use(monkeypatch, config):
+    """security D4: what stood there was parsed without a bound."""
+    monkeypatch.setenv(JOB_CONFIG, config)
     with pytest.raises(RemeshError, match="remesh submit JOB"):
         own_submission()
 
