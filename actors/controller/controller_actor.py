@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -59,6 +60,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.amendments import Amendments, flat, with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.parallel.doors.addresses import joined
@@ -76,6 +78,7 @@ class ControllerActor:
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
         self._timers = options.timers
+        self._told = with_changes(options.amendments, spec.changes, options.first_step)
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._begun = begin(spec, options, self._folder)
         self._spec = spec = self._begun.spec
@@ -128,7 +131,8 @@ class ControllerActor:
             heard={worker.node for worker in roster.workers.values()},
         )
         self._watch.start()
-        self._inbox.put(self._begun.event)
+        for event in self._begun.events:
+            self._inbox.put(event)
         for node in roster.nodes:
             self._pool.adopt_agent(node)
             self._adopt_vault(node)
@@ -228,7 +232,9 @@ class ControllerActor:
                 self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
-                self._commits.submit(self._commit, command, loss)
+                fingerprint = flat(self._spec.fingerprint, self._machine.amendments)
+                spec = replace(self._spec, fingerprint=fingerprint)
+                self._commits.submit(self._commit, spec, command, loss)
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
@@ -273,6 +279,7 @@ class ControllerActor:
 
     def _form(self, form: Form) -> None:
         """Open a store on a fresh port and send each member its rank."""
+        self._tell_changes(form.amendments)
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
@@ -290,6 +297,12 @@ class ControllerActor:
                 vaults=vaults,
             )
             self._pool.tell([member.worker], "form", order)
+
+    def _tell_changes(self, amendments: Amendments) -> None:
+        """Nobody trains with a change that the run's fingerprint does not tell."""
+        if amendments != self._told:
+            self._folder.amend(flat(self._spec.fingerprint, amendments))
+            self._told = amendments
 
     def _vault_map(self) -> VaultMap:
         state = self._machine.state
@@ -314,9 +327,9 @@ class ControllerActor:
         """The rank that a node kill takes down: the highest one that is not on the head."""
         return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
 
-    def _commit(self, command: Commit, loss: float | None) -> None:
+    def _commit(self, spec: RunSpec, command: Commit, loss: float | None) -> None:
         try:
-            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss))
+            self._inbox.put(commit_checkpoint(self._folder, spec, command, loss))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._inbox.put(

@@ -7,6 +7,7 @@ from pathlib import Path
 from remesh.actors.cluster.connection import connect, disconnect
 from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.jobs.run_handle import FinishedRun, Run
+from remesh.actors.jobs.standing import Standing, standing
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.vault.wire import TOKEN_BYTES
@@ -14,8 +15,9 @@ from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
-from remesh.orchestrator.control.words.records import CheckpointState, FreshState
-from remesh.orchestrator.job.curve import Fingerprint, bits_change
+from remesh.orchestrator.control.words.records import FreshState
+from remesh.orchestrator.job.amendments import flat
+from remesh.orchestrator.job.curve import bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.ladder import Ladder
@@ -41,19 +43,15 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
         folder.check_free(fresh=options.fresh)
         if options.fresh:
             folder.clear()
-        before = folder.fingerprint()
-        job = job.continuing(before) if before else job
-        fingerprint = job.fingerprint(manifest.digest)
-        folder.check(fingerprint)
-        checkpoints = folder.checkpoints()
-        if checkpoints and checkpoints[0].step >= job.train.steps:
-            return FinishedRun(job, folder, checkpoints[0].step)
+        stands = standing(job, manifest.digest, folder, options.from_step)
+        if stands.step >= job.train.steps:
+            return FinishedRun(stands.as_begun, folder, stands.step)
         held.callback(disconnect, connect(job, options))
-        folder.keep(fingerprint)
-        spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
+        _keep(folder, stands)
+        spec = _spec(stands, options, folder, ladder.highest.workers)
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
-        controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
+        controller = start_controller(spec, _control_options(spec, ladder, stands, folder))
         return Run(controller, held.pop_all(), outlives=bool(options.submission))
 
 
@@ -77,24 +75,33 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
         return Run(controller, held.pop_all(), outlives=True)
 
 
-def _spec(
-    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, most: int
-) -> RunSpec:
+def _keep(folder: RunFolder, stands: Standing) -> None:
+    """Make this the run here, as it goes on."""
+    folder.keep(stands.first)
+    if stands.fingerprint != flat(stands.first, stands.amendments):
+        folder.amend(stands.fingerprint)
+    if stands.abandoned:
+        folder.go_back(stands.step)
+
+
+def _spec(stands: Standing, options: RunOptions, folder: RunFolder, most: int) -> RunSpec:
     run = secrets.token_hex(4)
+    job = stands.job
     change = bits_change(folder.bits(), job.bits)
     return RunSpec(
         run=run,
         job=job,
         folder=str(folder.path.absolute()),
-        data_digest=str(fingerprint["data.digest"]),
-        fingerprint=fingerprint,
+        data_digest=str(stands.first["data.digest"]),
+        fingerprint=stands.first,
+        changes=stands.added,
         incarnation=folder.claim(run),
         max_members=most,
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
-        notices=(change,) if change else (),
+        notices=(*stands.notices(), *([change] if change else ())),
     )
 
 
@@ -146,10 +153,8 @@ def _ladder(job: Job, options: RunOptions) -> Ladder:
     return within
 
 
-def _control_options(
-    spec: RunSpec, ladder: Ladder, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
-) -> Options:
-    elastic = spec.job.elastic
+def _control_options(spec: RunSpec, ladder: Ladder, stands: Standing, folder: RunFolder) -> Options:
+    elastic, checkpoints = spec.job.elastic, stands.checkpoints
     return Options(
         steps=spec.job.train.steps,
         ladder=ladder,
@@ -165,4 +170,6 @@ def _control_options(
         resume=checkpoints[0] if checkpoints else FreshState(),
         fallbacks=checkpoints[1:],
         last_generation=folder.last_generation(),
+        amendments=stands.kept,
+        origin=stands.origin,
     )

@@ -25,12 +25,18 @@ from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.control.words.run_format import RunFormatError, from_file, to_file
-from remesh.orchestrator.job.curve import Fingerprint, difference
+from remesh.orchestrator.job.amendments import parted
+from remesh.orchestrator.job.curve import Fingerprint, refusal
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import masked
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.root_manifest import parse_name
+from remesh.parallel.state.checkpoint import (
+    committed,
+    go_back,
+    newest_generation,
+    read_manifest,
+)
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
 
 FINGERPRINT = "fingerprint.json"
@@ -43,7 +49,7 @@ PROBE = ".probe"
 _CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
 _FORGOTTEN = re.compile(
-    r"step-\d+\.gen-\d+/(manifest\.json|rank-\d+-of-\d+\.safetensors)"
+    r"step-\d+\.gen-\d+/(manifest\.json|gone-back\.json|rank-\d+-of-\d+\.safetensors)"
     r"|journal/\d+\.jsonl|faults/\w+-\d+\.json|(fingerprint|bits|run|imported)\.json",
     re.ASCII,
 )
@@ -148,6 +154,12 @@ class RunFolder:
             storage.put_if_absent(FINGERPRINT, encoded)
         self.check(fingerprint)
 
+    def amend(self, fingerprint: Fingerprint) -> None:
+        """The run here goes on with this fingerprint, which differs by what changes on the way."""
+        encoded = to_file({"fingerprint": dict(fingerprint)})
+        for storage in (self.storage, self.guarded):
+            storage.put(FINGERPRINT, encoded)
+
     def bits(self) -> Fingerprint | None:
         """What shaped the bits of the run here since its last start, None where nothing tells."""
         for storage, place in ((self.guarded, self._place), (self.storage, str(self.path))):
@@ -165,7 +177,7 @@ class RunFolder:
     def check(self, fingerprint: Fingerprint) -> None:
         """Raises: UserError if the folder holds another run, or the checkpoints of this one."""
         held = self.fingerprint()
-        found = difference(held, fingerprint) if held is not None else None
+        found = refusal(parted(held)[0], fingerprint) if held is not None else None
         if found:
             raise UserError(
                 f"{self._place} holds another run: {found}; start over with --fresh, "
@@ -200,17 +212,21 @@ class RunFolder:
         return max((int(claim[1]) for claim in claims if claim), default=0)
 
     def checkpoints(self) -> tuple[CheckpointState, ...]:
-        """Every committed checkpoint, newest first."""
+        """Every committed checkpoint that the run has not gone back behind, newest first."""
         refs = committed(self.guarded)
         return tuple(CheckpointState(step=ref.step, name=ref.name) for ref in refs)
 
+    def go_back(self, step: int) -> None:
+        """Checkpoints of later steps are abandoned from now on, by all that read the run."""
+        go_back(self.guarded, CheckpointRef(step=step, generation=self.last_generation() + 1))
+
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
-        generations = [ref.generation for ref in committed(self.guarded)]
+        generations = [newest_generation(self.guarded)]
         for journal in read_journals(self.path)[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
             generations += [journal.options.last_generation, view_of(journal.replay()).generation]
-        return max(generations, default=0)
+        return max(generations)
 
     def contact(self) -> Contact | None:
         """How to reach the live controller, if one left word; it may be dead all the same.

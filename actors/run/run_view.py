@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words.events import Event, WorkerReady
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.state.root_manifest import parse_name
 
 
 class RunView:
@@ -120,7 +123,10 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
             lineage.begin(generation, from_step)
         generations += _generations(machine, events)
     last = max(machines[-1].state.step, machines[-1].options.first_step)
+    options = machines[0].options
     span = Span(first=0, last=last, global_batch=job.train.global_batch)
+    own = replace(span, first=_origin_step(options.origin))
+    amendments = machines[-1].amendments
     losses = [record.did.loss if record else None for record in ledger.trained(lineage, span)]
     told: dict[str, Any] = plain(
         {
@@ -128,7 +134,7 @@ def report_of(run_folder: Path, job: Job, *, status: str) -> dict[str, Any]:
             "steps": last,
             "final_loss": losses[-1] if losses else None,
             "losses": losses,
-            "samples": asdict(ledger.samples(lineage, span, _expected_digests(job))),
+            "samples": asdict(ledger.samples(lineage, own, _expected_digests(job, amendments))),
             "generations": generations,
         }
     )
@@ -153,10 +159,16 @@ def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any
     return described
 
 
-def _expected_digests(job: Job) -> Callable[[int], str]:
+def _origin_step(origin: str) -> int:
+    """Up to which step another run has trained, from which this one branched off."""
+    ref = parse_name(origin.rpartition("/")[2])
+    return ref.step if ref else 0
+
+
+def _expected_digests(job: Job, amendments: Amendments) -> Callable[[int], str]:
     """The digest that each step must have, from the order of the data alone."""
     num_rows = Manifest.load(Path(job.data.dir)).num_rows
-    skips = parse_skips(job.data.skip)
+    parsed = cache(parse_skips)
 
     def expected(step: int) -> str:
         return expected_digest(
@@ -164,7 +176,7 @@ def _expected_digests(job: Job) -> Callable[[int], str]:
             global_batch=job.train.global_batch,
             num_rows=num_rows,
             seed=job.job.seed,
-            skips=skips,
+            skips=parsed(job.at(step, amendments).data.skip),
         ).hex()
 
     return expected

@@ -25,6 +25,7 @@ RUN_EXAMPLES = """\b
 Examples:
 remesh run examples/tiny.toml
 remesh run examples/tiny.toml --set train.steps=200
+remesh run examples/tiny.toml --from-step 40 --set train.lr=0.001
 remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report r.json
 """
 PLAN_EXAMPLES = """\b
@@ -114,11 +115,18 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
     ] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", min=0, help="Go back to the checkpoint of this step."),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="A running Ray cluster instead of a local one.")
     ] = None,
 ) -> int:
     """Train a job to its end, or take up its run where it stopped.
+
+    Learning rate, clipping, decay and skipped batches may have other values then, which hold from
+    the next step on.
 
     Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once.
     """
@@ -133,6 +141,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
             kills=kill or (),
             report=report,
             fresh=fresh,
+            from_step=from_step,
             address=address,
         )
     )

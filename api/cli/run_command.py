@@ -37,6 +37,7 @@ class RunRequest:
     kills: Sequence[str] = ()
     report: Path | None = None
     fresh: bool = False
+    from_step: int | None = None
     address: str | None = None
 
 
@@ -66,6 +67,10 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
             "--nodes and --workers-per-node shape the cluster that is started here; "
             "with --address the cluster is there already, so leave them out"
         )
+    if request.fresh and request.from_step is not None:
+        raise UserError(
+            "--fresh forgets the run, and --from-step goes back in it; leave one of them out"
+        )
     defaults = RunOptions()
     kills = tuple(parse_kill(text) for text in request.kills)
     options = RunOptions(
@@ -73,6 +78,7 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
         workers_per_node=request.workers_per_node or defaults.workers_per_node,
         kills=kills,
         fresh=request.fresh,
+        from_step=request.from_step,
         address=request.address,
     )
     check_kills(kills, steps=job.train.steps, nodes=options.nodes, address=options.address)

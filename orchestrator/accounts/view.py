@@ -8,6 +8,7 @@ from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.parallel.plan.layout import Layout
 
 
@@ -38,7 +39,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """`reason` says why the phase is what it is. `layout` is None before the first mesh."""
+    """`reason` says why the phase is what it is. `layout` is None before the first mesh.
+
+    `amendments` are the values that hold from a step on, `origin` the checkpoint that it began as.
+    """
 
     phase: str
     ended: bool
@@ -55,6 +59,8 @@ class View:
     failures: int
     committed_step: int | None
     deadline_s: float | None
+    amendments: Amendments
+    origin: str
 
 
 def view_of(machine: Controller) -> View:
@@ -87,6 +93,8 @@ def view_of(machine: Controller) -> View:
         failures=state.budget.total,
         committed_step=state.checkpoints.newest_step,
         deadline_s=state.deadlines.earliest_s(),
+        amendments=machine.amendments,
+        origin=options.origin,
     )
 
 

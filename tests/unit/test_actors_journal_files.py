@@ -10,6 +10,7 @@ from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.control.words.run_format import RUN_FORMAT
 from remesh.orchestrator.user_errors import RemeshError, UserError
 
 OPTIONS = options(min_workers=1)
@@ -118,7 +119,7 @@ def test_a_line_broken_in_the_middle_is_an_error_and_not_a_guess(tmp_path):
         journal.replay()
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1", True])
+@pytest.mark.parametrize("version", [None, 0, RUN_FORMAT + 1, "1", True])
 def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_path, version):
     path = JournalWriter(tmp_path, 1, OPTIONS).path
     opened, *rest = path.read_text().splitlines()
@@ -129,7 +130,9 @@ def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_p
     with pytest.raises(UserError) as refused:
         read_journals(tmp_path)
     found = "none, as those of 0.1" if version is None else repr(version)
-    assert f"format_version {found}, this Remesh reads 1; start over" in str(refused.value)
+    assert f"format_version {found}, this Remesh reads {RUN_FORMAT}; start over" in str(
+        refused.value
+    )
     assert str(path) in str(refused.value)
 
 

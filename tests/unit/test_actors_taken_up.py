@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from remesh.actors.jobs.standing import standing
 from remesh.actors.jobs.submit import _spec
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.job.driver_words import RunOptions
@@ -20,9 +21,9 @@ def folder(tmp_path):
 def notices(folder, *overrides):
     """Those of a start with these overrides, whose bits are kept as a start keeps them."""
     job = load_job(TINY, overrides)
-    fingerprint = job.fingerprint("d")
-    folder.keep(fingerprint)
-    spec = _spec(job, RunOptions(), folder, fingerprint, 4)
+    stands = standing(job, "d", folder)
+    folder.keep(stands.first)
+    spec = _spec(stands, RunOptions(), folder, 4)
     folder.keep_bits(job.bits)
     return spec.notices
 

@@ -52,7 +52,7 @@ def handled(begun, *events):
 
 def test_the_first_life_starts_the_run(folder):
     begun = begin(spec_of(folder), OPTIONS, folder)
-    assert begun.event == ev.RunStarted()
+    assert begun.events == (ev.RunStarted(),)
     assert (begun.spec.incarnation, begun.gone) == (1, frozenset())
 
 
@@ -70,10 +70,11 @@ def test_the_next_life_stands_where_the_one_before_died(folder):
     second = begin(spec, OPTIONS, folder)
     assert second.machine.state == first.machine.state
     assert second.spec.incarnation == 2
-    assert isinstance(second.event, ev.ControllerRestarted)
+    (restarted,) = second.events
+    assert isinstance(restarted, ev.ControllerRestarted)
     assert second.gone == {"m"}
     assert second.tally.starts == 1
-    handled(second, second.event, ev.StopRequested(reason="enough"))
+    handled(second, restarted, ev.StopRequested(reason="enough"))
     third = begin(spec, OPTIONS, folder)
     assert (third.machine.state, third.spec.incarnation) == (second.machine.state, 3)
 
@@ -97,7 +98,7 @@ def test_one_that_died_before_it_started_the_run_leaves_that_to_the_next(folder)
     spec = spec_of(folder)
     handled(begin(spec, OPTIONS, folder), ev.NodeJoined(node="n", slots=1))
     begun = begin(spec, OPTIONS, folder)
-    assert begun.event == ev.RunStarted()
+    assert begun.events == (ev.RunStarted(),)
     assert list(begun.machine.state.roster.nodes) == ["n"]
 
 
@@ -107,7 +108,7 @@ def test_a_clock_that_was_set_back_does_not_reach_the_machine(folder):
     first.journal.event(ev.RunStarted(), first.now_s + 1000.0)
     begun = begin(spec, OPTIONS, folder)
     assert begun.now_s == first.now_s + 1000.0
-    assert begun.event == ev.ControllerRestarted(down_s=0.0)
+    assert begun.events == (ev.ControllerRestarted(down_s=0.0),)
 
 
 def test_a_run_that_somebody_else_has_started_is_not_taken_over(folder):

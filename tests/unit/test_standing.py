@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 from manifests import checkpoint_manifest
 
+from remesh.actors.jobs.standing import standing
+from remesh.actors.jobs.submit import _keep
 from remesh.actors.run.folder import RunFolder
+from remesh.cli.data_commands import ensure_dataset
+from remesh.cli.main import main
 from remesh.orchestrator.job.job import load_job
+from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.state.checkpoint import prune
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile, encode_manifest
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -38,16 +44,24 @@ def commit(folder, step, generation):
 
 
 def stand(folder, *overrides, from_step=None):
-    from remesh.actors.jobs.standing import standing  # noqa: PLC0415 - not there yet
-
     return standing(tiny(*overrides), "d", folder, from_step=from_step)
+
+
+def begin(folder, *overrides, from_step=None):
+    """What a start takes up, once it is kept."""
+    found = stand(folder, *overrides, from_step=from_step)
+    _keep(folder, found)
+    return found
+
+
+def steps(folder):
+    return [one.step for one in folder.checkpoints()]
 
 
 def changes(found):
     return [str(change) for change in found.added]
 
 
-@pytest.mark.xfail(strict=True, reason="user 4")
 def test_another_rate_holds_from_the_next_step_on(folder):
     """user 4."""
     found = stand(folder, "train.lr=0.001", "train.clip=0.5")
@@ -57,7 +71,6 @@ def test_another_rate_holds_from_the_next_step_on(folder):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B1")
 def test_batches_that_are_not_consumed_may_still_be_skipped(folder):
     """inputs B1."""
     assert changes(stand(folder, 'data.skip=["41..42"]')) == [
@@ -65,9 +78,128 @@ def test_batches_that_are_not_consumed_may_still_be_skipped(folder):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="inputs B1")
 def test_a_run_goes_back_to_a_kept_checkpoint(folder):
     """inputs B1."""
     found = stand(folder, 'data.skip=["30..40"]', from_step=20)
     assert [one.step for one in found.checkpoints] == [20]
     assert changes(found) == ['from step 21 on: data.skip "" -> "30..40"']
+
+
+def test_the_same_command_again_changes_nothing_and_the_old_value_is_another_change(folder):
+    """user 4."""
+    lower = begin(folder, "train.lr=0.001")
+    again = begin(folder, "train.lr=0.001", "train.steps=200")
+    assert (changes(again), again.kept) == ([], lower.added)
+    commit(folder, 60, 2)
+    back = begin(folder)
+    assert changes(back) == ["from step 61 on: train.lr 0.001 -> 0.003"]
+    assert folder.fingerprint() == {
+        **tiny().fingerprint("d"),
+        "train.lr@41": "0.003 -> 0.001",
+        "train.lr@61": "0.001 -> 0.003",
+    }
+    assert stand(folder).kept == (*lower.added, *back.added)
+
+
+def test_a_change_that_no_step_has_trained_with_is_taken_back_and_said(folder):
+    begin(folder, "train.lr=0.001")
+    back = begin(folder)
+    assert list(back.notices()) == [
+        "taken back before it was trained: from step 41 on: train.lr 0.003 -> 0.001"
+    ]
+    assert folder.fingerprint() == tiny().fingerprint("d")
+    begin(folder, "train.lr=0.001")
+    assert list(begin(folder, "train.lr=0.002").notices()) == []
+
+
+def test_what_makes_another_run_is_refused_before_anything_changes(folder):
+    """user 4."""
+    before = folder.storage.list()
+    with pytest.raises(UserError, match=r"global_batch was 24 and is 48 \(it shapes which samples"):
+        stand(folder, "train.lr=0.001", "train.global_batch=48", from_step=20)
+    assert folder.storage.list() == before
+
+
+def test_batches_that_are_consumed_are_refused_with_the_first_that_may_be_skipped(folder):
+    """inputs B1."""
+    with pytest.raises(
+        UserError, match="may be skipped, or skipped no more, is 41"
+    ):
+        stand(folder, 'data.skip=["40..45"]')
+    assert changes(stand(folder, 'data.skip=["40..45"]', from_step=20))
+
+
+@pytest.mark.parametrize("step", [0, 30, 60])
+def test_a_step_without_a_checkpoint_is_refused_with_those_that_are_kept(folder, step):
+    with pytest.raises(UserError, match=rf"--from-step {step}: .* that are kept: 20, 40$"):
+        stand(folder, from_step=step)
+
+
+def test_what_a_run_has_gone_back_behind_is_abandoned_by_all_that_read_it(folder):
+    """inputs B1."""
+    found = begin(folder, "train.lr=0.001", from_step=20)
+    assert list(found.notices()) == [
+        "back to step-00000020.gen-1; abandoned are the checkpoints of 40"
+    ]
+    assert steps(folder) == [20]
+    assert stand(folder, "train.lr=0.001").step == 20
+    assert folder.last_generation() == 2
+    commit(folder, 30, 3)
+    assert steps(folder) == [30, 20]
+    assert stand(folder, "train.lr=0.001", "train.steps=30").step == 30
+
+
+def test_retention_removes_what_is_abandoned_and_the_newest_is_that_of_the_run(folder):
+    commit(folder, 60, 1)
+    begin(folder, from_step=20)
+    commit(folder, 30, 2)
+    prune(folder.storage, keep=1)
+    assert steps(folder) == [30]
+    assert not folder.storage.list("step-00000040")
+    assert not folder.storage.list("step-00000060")
+
+
+def test_a_run_may_go_back_again_and_on_from_where_it_is(folder):
+    begin(folder, from_step=20)
+    commit(folder, 30, 3)
+    commit(folder, 40, 3)
+    assert begin(folder, from_step=40).abandoned == ()
+    assert steps(folder) == [40, 30, 20]
+    begin(folder, from_step=30)
+    assert steps(folder) == [30, 20]
+    folder.clear()
+    assert folder.storage.list() == []
+
+
+def test_a_curve_that_was_stretched_stays_so(folder):
+    wave = ("train.lr_curve=cosine", "train.steps=60")
+    commit(folder, 60, 1)
+    assert {one.key for one in begin(folder, *wave).added} == {"train.lr_curve", "train.lr_steps"}
+    with pytest.raises(UserError, match=r"stretch it .* with --set train\.lr_steps=90, or give it"):
+        stand(folder, *wave[:1], "train.steps=90")
+    longer = begin(folder, *wave[:1], "train.steps=90", "train.lr_steps=90")
+    assert longer.job.train.lr_steps == 90
+    again = stand(folder, *wave[:1], "train.steps=90", "train.min_lr=0.001")
+    assert again.job.train.lr_steps == 90
+
+
+def small_job(path, *more):
+    """The words that name it, with its data built."""
+    (path / "a.txt").write_text("to be or not to be, that is the question\n" * 40)
+    small = ["train.seq_len=16", f"data.dir={path / 'data'}", f"data.source={path / 'a.txt'}"]
+    ensure_dataset(load_job(TINY, small), lambda _: None)
+    small += [f"checkpoint.dir={path / 'run'}", *more]
+    return [str(TINY), *(word for one in small for word in ("--set", one))]
+
+
+def test_a_step_without_a_checkpoint_is_exit_code_2_in_one_line(tmp_path, capsys):
+    """inputs B1."""
+    job = small_job(tmp_path)
+    for words, said in (
+        (["--from-step", "9"], "--from-step 9: there is no checkpoint of this step"),
+        (["--from-step", "9", "--fresh"], "leave one of them out"),
+    ):
+        assert main(["run", *job, *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
