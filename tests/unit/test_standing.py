@@ -122,9 +122,7 @@ def test_what_makes_another_run_is_refused_before_anything_changes(folder):
 
 def test_batches_that_are_consumed_are_refused_with_the_first_that_may_be_skipped(folder):
     """inputs B1."""
-    with pytest.raises(
-        UserError, match="may be skipped, or skipped no more, is 41"
-    ):
+    with pytest.raises(UserError, match="may be skipped, or skipped no more, is 41"):
         stand(folder, 'data.skip=["40..45"]')
     assert changes(stand(folder, 'data.skip=["40..45"]', from_step=20))
 
