@@ -61,6 +61,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Build datasets.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.command(epilog=checkpoint.BRANCH_EXAMPLES)(checkpoint.branch)
 app.add_typer(job_commands.app)
 app.add_typer(node_commands.app)
 

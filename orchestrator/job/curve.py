@@ -163,6 +163,11 @@ def refusal(held: Fingerprint, wanted: Fingerprint) -> str | None:
     return ", ".join(found) or None
 
 
+def reason_of(key: str) -> str:
+    """Why a run with another value of this key is another run, empty where that needs no reason."""
+    return next((why for start, why in _REASONS.items() if key.startswith(start)), "")
+
+
 def bits_change(old: Fingerprint | None, new: Fingerprint) -> str | None:
     """What to say of a run that goes on with these bits, None if they are those it had."""
     found = difference(old, new) if old is not None else None
@@ -174,8 +179,8 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def _because(key: str) -> str:
-    reasons = (f" ({why})" for start, why in _REASONS.items() if key.startswith(start))
-    return next(reasons, "")
+    reason = reason_of(key)
+    return f" ({reason})" if reason else ""
 
 
 def _values(job: BaseModel) -> Iterator[tuple[str, Any, FieldInfo]]:
