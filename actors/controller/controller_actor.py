@@ -18,7 +18,7 @@ from typing import Any, assert_never
 import ray
 
 from remesh.actors.controller.actor_pool import Pool
-from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
+from remesh.actors.controller.commits import LossesByStep, ToldFingerprint, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.replay import SnapshotWriter
 from remesh.actors.controller.takeover import begin, open_server
@@ -60,7 +60,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.job.amendments import Amendments, flat, with_changes
+from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.parallel.doors.addresses import joined
@@ -78,7 +78,6 @@ class ControllerActor:
 
     def __init__(self, spec: RunSpec, options: Options) -> None:
         self._timers = options.timers
-        self._told = with_changes(options.amendments, spec.changes, options.first_step)
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._begun = begin(spec, options, self._folder)
         self._spec = spec = self._begun.spec
@@ -91,6 +90,8 @@ class ControllerActor:
         self._watch = Watch(post=self._inbox.put, died_at_s=self._died_at_s, timers=self._timers)
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._losses = LossesByStep()
+        began_with = with_changes(options.amendments, spec.changes, options.first_step)
+        self._fingerprint = ToldFingerprint(self._folder, spec.fingerprint, began_with)
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
@@ -232,8 +233,7 @@ class ControllerActor:
                 self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
-                fingerprint = flat(self._spec.fingerprint, self._machine.amendments)
-                spec = replace(self._spec, fingerprint=fingerprint)
+                spec = replace(self._spec, fingerprint=self._fingerprint.told)
                 self._commits.submit(self._commit, spec, command, loss)
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
@@ -279,7 +279,7 @@ class ControllerActor:
 
     def _form(self, form: Form) -> None:
         """Open a store on a fresh port and send each member its rank."""
-        self._tell_changes(form.amendments)
+        self._fingerprint.tell(form.amendments)
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
@@ -297,12 +297,6 @@ class ControllerActor:
                 vaults=vaults,
             )
             self._pool.tell([member.worker], "form", order)
-
-    def _tell_changes(self, amendments: Amendments) -> None:
-        """Nobody trains with a change that the run's fingerprint does not tell."""
-        if amendments != self._told:
-            self._folder.amend(flat(self._spec.fingerprint, amendments))
-            self._told = amendments
 
     def _vault_map(self) -> VaultMap:
         state = self._machine.state

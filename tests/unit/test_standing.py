@@ -1,20 +1,28 @@
 """Where a start takes its run up, and with which values from there on."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from manifests import checkpoint_manifest
 
+from remesh.actors.controller.commits import ToldFingerprint
 from remesh.actors.jobs.standing import standing
 from remesh.actors.jobs.submit import _keep
 from remesh.actors.run.folder import RunFolder
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
+from remesh.orchestrator.job.amendments import Amendment, flat
+from remesh.orchestrator.job.curve import AMENDABLE, KeyClass, class_of
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.checkpoint import prune
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile, encode_manifest
 
+ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
+RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 
@@ -179,6 +187,36 @@ def test_a_curve_that_was_stretched_stays_so(folder):
     assert longer.job.train.lr_steps == 90
     again = stand(folder, *wave[:1], "train.steps=90", "train.min_lr=0.001")
     assert again.job.train.lr_steps == 90
+
+
+def test_a_change_that_the_controller_makes_is_told_before_anybody_trains_with_it(folder):
+    lower = begin(folder, "train.lr=0.001").added
+    told = ToldFingerprint(folder, tiny().fingerprint("d"), lower)
+    folder.storage.delete("fingerprint.json")
+    told.tell(lower)
+    assert not folder.storage.list("fingerprint.json")
+    later = Amendment(step=50, key="train.clip", old=1.0, new=0.5)
+    told.tell((*lower, later))
+    assert folder.fingerprint() == told.told == flat(tiny().fingerprint("d"), (*lower, later))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_what_an_alert_advises_is_accepted_by_a_run_that_stands(folder, rule):
+    """user 4."""
+    advice = rule["annotations"]["description"]
+    named = re.findall(r"\b(?:train|data|checkpoint|elastic)\.[a-z_]+", advice)
+    assert all(key in AMENDABLE or class_of(key) is KeyClass.NEITHER for key in named)
+    for command in re.findall(r"`(remesh run [^`]+)`", advice):
+        overrides = [word for word in shlex.split(command) if "." in word]
+        assert changes(stand(folder, *overrides))
+    assert "--from-step" not in advice or stand(folder, from_step=20)
+
+
+def test_an_alert_about_the_rate_and_the_batches_names_commands_for_both():
+    """user 4."""
+    [rule] = [rule for rule in RULES if rule["alert"] == "RemeshStepsSkipped"]
+    commands = re.findall(r"`remesh run ([^`]+)`", rule["annotations"]["description"])
+    assert [re.split(r"[ =']+", command)[2] for command in commands] == ["train.lr", "data.skip"]
 
 
 def small_job(path, *more):
