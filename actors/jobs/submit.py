@@ -45,7 +45,7 @@ def start_run(job: Job, options: RunOptions) -> Run | FinishedRun:
             folder.clear()
         stands = standing(job, manifest.digest, folder, options.from_step)
         if stands.step >= job.train.steps:
-            return FinishedRun(stands.as_begun, folder, stands.step)
+            return _finished(stands, folder)
         held.callback(disconnect, connect(job, options))
         _keep(folder, stands)
         spec = _spec(stands, options, folder, ladder.highest.workers)
@@ -73,6 +73,18 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
         held.push(connected.pop_all())
         held.callback(folder.withdraw, contact.run)
         return Run(controller, held.pop_all(), outlives=True)
+
+
+def _finished(stands: Standing, folder: RunFolder) -> FinishedRun:
+    """Raises: UserError if there is something to change, and no step to train with it."""
+    if stands.added:
+        one = stands.added[0]
+        raise UserError(
+            f"all {stands.job.train.steps} steps are trained already, and {one.key} = {one.new} "
+            f"would hold from step {one.step} on; raise train.steps too, or go back with "
+            f"--from-step"
+        )
+    return FinishedRun(stands.as_begun, folder, stands.step)
 
 
 def _keep(folder: RunFolder, stands: Standing) -> None:

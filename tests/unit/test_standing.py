@@ -14,6 +14,7 @@ from remesh.actors.jobs.submit import _keep
 from remesh.actors.run.folder import RunFolder
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
+from remesh.data.manifest import Manifest
 from remesh.orchestrator.job.amendments import Amendment, flat
 from remesh.orchestrator.job.curve import AMENDABLE, KeyClass, class_of
 from remesh.orchestrator.job.job import load_job
@@ -226,6 +227,17 @@ def small_job(path, *more):
     ensure_dataset(load_job(TINY, small), lambda _: None)
     small += [f"checkpoint.dir={path / 'run'}", *more]
     return [str(TINY), *(word for one in small for word in ("--set", one))]
+
+
+def test_a_finished_run_refuses_a_change_that_no_step_would_train_with(tmp_path, capsys):
+    job = small_job(tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    digest = Manifest.load(tmp_path / "data").digest
+    folder.keep(tiny("train.seq_len=16").fingerprint(digest))
+    commit(folder, 80, 1)
+    assert main(["run", *job, "--set", "train.lr=0.001"]) == 2
+    said = capsys.readouterr().err
+    assert "train.lr = 0.001 would hold from step 81 on; raise train.steps too" in said
 
 
 def test_a_step_without_a_checkpoint_is_exit_code_2_in_one_line(tmp_path, capsys):
