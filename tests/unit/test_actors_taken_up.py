@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from remesh.actors.jobs.standing import standing
-from remesh.actors.jobs.submit import _spec
+from remesh.actors.jobs.submit import _control_options, _keep, _ladder, _spec
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
@@ -41,3 +41,15 @@ def test_a_start_with_other_bits_says_which_and_the_next_one_no_more(folder):
         "train.grad_dtype was fp32 and is bf16"
     )
     assert notices(folder, "train.grad_dtype=bf16", "train.threads=2") == ()
+
+
+def test_a_start_hands_on_what_holds_already_and_what_is_new(folder):
+    """user 4."""
+    for overrides in ((), ("train.lr=0.001",)):
+        stands = standing(load_job(TINY, overrides), "d", folder)
+        _keep(folder, stands)
+    stands = standing(load_job(TINY, ("train.lr=0.001", "train.clip=0.5")), "d", folder)
+    spec = _spec(stands, RunOptions(), folder, 4)
+    options = _control_options(spec, _ladder(stands.job, RunOptions()), stands, folder)
+    assert [one.key for one in options.amendments] == ["train.lr"]
+    assert [one.key for one in spec.changes] == ["train.clip"]

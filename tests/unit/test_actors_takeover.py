@@ -16,6 +16,7 @@ from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.job.amendments import Amendment
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import RemeshError
 
@@ -54,6 +55,20 @@ def test_the_first_life_starts_the_run(folder):
     begun = begin(spec_of(folder), OPTIONS, folder)
     assert begun.events == (ev.RunStarted(),)
     assert (begun.spec.incarnation, begun.gone) == (1, frozenset())
+
+
+def test_a_life_that_dies_between_a_change_and_its_start_loses_neither(folder):
+    """user 4."""
+    lower = Amendment(step=1, key="train.lr", old=3e-3, new=1e-3)
+    spec = replace(spec_of(folder), changes=(lower,))
+    first = begin(spec, OPTIONS, folder)
+    handled(first, first.events[0])
+    second = begin(spec, OPTIONS, folder)
+    assert second.events == first.events == (ev.Amended(changes=(lower,)), ev.RunStarted())
+    handled(second, *second.events)
+    third = begin(spec, OPTIONS, folder)
+    assert third.machine.amendments == (lower,)
+    assert isinstance(third.events[0], ev.ControllerRestarted)
 
 
 def test_what_the_start_has_to_say_is_announced_once(folder):

@@ -4,7 +4,9 @@ from pathlib import Path
 
 from control_drive import Drive, of, records, running
 from control_values import options
+from test_control_shared import OTHERS
 
+from remesh.actors.orders import form_order
 from remesh.actors.run.journal_files import JournalWriter, read_journals
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
@@ -36,6 +38,9 @@ def test_a_start_with_a_change_says_so_first_and_every_mesh_is_told():
     drive.ready()
     assert said(drive.commands)[0] == SAID
     assert forms(drive) == [(SOONER, LOWER)]
+    (form,) = of(cmd.Form, drive.commands)
+    orders = [form_order(form, m, ("h", 1, b""), **OTHERS) for m in form.members]
+    assert [order.amendments for order in orders] == [(SOONER, LOWER)] * len(form.members)
     drive.train(50)
     drive.lose("worker-0")
     drive.park(50)
