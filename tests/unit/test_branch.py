@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.cli.main import main
 from remesh.orchestrator.job.job import load_job
-from remesh.parallel.state.checkpoint import committed, read_manifest
+from remesh.parallel.state.checkpoint import commit, committed, read_manifest
 from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import CheckpointRef
 
@@ -88,6 +89,17 @@ def test_a_branch_of_a_branch_keeps_what_it_was_trained_with_and_nothing_later(c
     told_by = read_manifest(LocalStorage(Path("runs/third")), ref).fingerprint
     assert {key: told_by[key] for key in told_by if "@" in key} == {"data.skip@3": '"" -> "5..5"'}
     assert told_by["origin"] == "runs/other/step-00000002.gen-1"
+
+
+def test_what_the_run_had_ahead_of_the_checkpoint_is_not_of_the_branch(capsys):
+    storage = LocalStorage(Path("runs/small"))
+    manifest = read_manifest(storage, AT_4)
+    changes = {"train.lr@4": "0.003 -> 0.002", "train.clip@5": "1.0 -> 0.5"}
+    storage.delete(AT_4.manifest_path)
+    commit(storage, replace(manifest, fingerprint={**manifest.fingerprint, **changes}))
+    told(capsys, "runs/small", "--as", "other", "--set", "train.beta1=0.5")
+    found = read_manifest(LocalStorage(Path("runs/other")), AT_4).fingerprint
+    assert {key for key in found if "@" in key} == {"train.lr@4", "train.beta1@5"}
 
 
 def test_a_run_behind_a_url_is_branched_there(capsys):
