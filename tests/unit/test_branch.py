@@ -94,7 +94,7 @@ def test_a_branch_of_a_branch_keeps_what_it_was_trained_with_and_nothing_later(c
 def test_what_the_run_had_ahead_of_the_checkpoint_is_not_of_the_branch(capsys):
     storage = LocalStorage(Path("runs/small"))
     manifest = read_manifest(storage, AT_4)
-    changes = {"train.lr@4": "0.003 -> 0.002", "train.clip@5": "1.0 -> 0.5"}
+    changes = {"train.lr@4": "0.003 -> 0.002", "train.clip@9": "1.0 -> 0.5"}
     storage.delete(AT_4.manifest_path)
     commit(storage, replace(manifest, fingerprint={**manifest.fingerprint, **changes}))
     told(capsys, "runs/small", "--as", "other", "--set", "train.beta1=0.5")
