@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.curve import Fingerprint
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.job.kills import Kill
@@ -27,7 +28,8 @@ class RunSpec:
     `driver_lease_s` is how long the run goes on when its driver is gone, and `submission` names
     who may take it up meanwhile: nobody, if it is empty. `vault_token` opens the run's vaults.
     `notices` are sentences that are announced as it begins. On an `own_cluster`, one that was
-    started for the run, nobody on another host has anything to ask.
+    started for the run, nobody on another host has anything to ask. `fingerprint` is that of the
+    run's first start, and `changes` is what shall hold from this one on.
     """
 
     run: str
@@ -43,6 +45,7 @@ class RunSpec:
     vault_token: str = ""
     notices: tuple[str, ...] = ()
     own_cluster: bool = True
+    changes: Amendments = ()
 
     @property
     def controller(self) -> str:
@@ -76,8 +79,8 @@ class FormOrder:
 
     `held` is the part of the state at `from_step` that the worker holds, None for none of it.
     `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
-    takes down. `slots` are those of the `restore`. `vaults` is None if there are to be
-    no snapshots.
+    takes down. `amendments` say what each step trains with. `slots` are those of the
+    `restore`. `vaults` is None if there are to be no snapshots.
     """
 
     generation: int
@@ -93,6 +96,7 @@ class FormOrder:
     ranks_to_fill: tuple[int, ...]
     from_step: int
     victim: int | None
+    amendments: Amendments = ()
     slots: tuple[SlotOrder, ...] = ()
     vaults: VaultOrder | None = None
 
@@ -150,6 +154,7 @@ def form_order(
         ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
         from_step=form.from_step,
         victim=victim,
+        amendments=form.amendments,
         slots=vaults.slots(form.restore),
         vaults=vaults.order(member.node),
     )

@@ -73,6 +73,10 @@ class Stream:
             done += end - begin
         return digest
 
+    def skip(self, skips: Skips) -> None:
+        """From the next step on these are left out."""
+        self._skips = skips
+
     def close(self) -> None:
         while self._open:
             self._open.pop().close()

@@ -27,9 +27,15 @@ from remesh.parallel.state.storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTarget:
-    """A run's checkpoints; `ref` is the one that was named, None for all of them."""
+    """A run's checkpoints; `ref` is the one that was named, None for all of them.
+
+    `run` is the run as it was named and `job` its job file, if it was named by that; it lies at
+    `place`.
+    """
 
     run: str
+    job: str
+    place: str
     storage: Storage
     refs: tuple[CheckpointRef, ...]
     ref: CheckpointRef | None
@@ -45,9 +51,10 @@ def find(target: str) -> CheckpointTarget:
 
     Raises: UserError if there is no such run or checkpoint.
     """
-    place, question, options = target.partition("?") if is_url(target) else (target, "", "")
-    run, step = _split(place)
-    storage = _open_run(run, question + options)
+    named, question, options = target.partition("?") if is_url(target) else (target, "", "")
+    run, step = _split(named)
+    place = _place_of(run, question + options)
+    storage = open_storage(place)
     refs = tuple(committed(storage))
     if not refs:
         raise UserError(
@@ -60,7 +67,14 @@ def find(target: str) -> CheckpointTarget:
             f"{run} has no checkpoint {step}; it has those of the steps "
             f"{', '.join(str(ref.step) for ref in reversed(refs))}"
         )
-    return CheckpointTarget(run=run, storage=storage, refs=refs, ref=found[0] if step else None)
+    return CheckpointTarget(
+        run=run,
+        job=run if Path(run).is_file() else "",
+        place=place,
+        storage=storage,
+        refs=refs,
+        ref=found[0] if step else None,
+    )
 
 
 def rows(target: CheckpointTarget) -> list[dict[str, Any]]:
@@ -95,18 +109,19 @@ def _split(place: str) -> tuple[str, str]:
     return (run or ".", last) if is_step else (place, "")
 
 
-def _open_run(run: str, options: str) -> Storage:
+def _place_of(run: str, options: str) -> str:
+    """The folder or the URL of its checkpoints."""
     if is_url(run):
-        return open_storage(run + options)
+        return run + options
     path = Path(run)
     if path.is_file():
         job = load_job(path)
         if job.checkpoint.url:
-            return open_storage(job.checkpoint.url)
+            return job.checkpoint.url
         path = job.run_dir
     if not path.is_dir():
         raise UserError(f"{run}: no such run; name its folder, such as runs/tiny, or a job file")
-    return open_storage(str(path))
+    return str(path)
 
 
 def _row_of(storage: Storage, ref: CheckpointRef) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from remesh.orchestrator.control.words.events import (
     StepsDone,
     WorkerParked,
 )
+from remesh.orchestrator.job.amendments import Amendments, flat
+from remesh.orchestrator.job.curve import Fingerprint
 from remesh.orchestrator.job.tables import CheckpointTable
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, prune
@@ -44,6 +46,25 @@ class LossesByStep:
 
     def at(self, step: int) -> float | None:
         return self._of_step.get(step)
+
+
+class ToldFingerprint:
+    """The fingerprint that the run's folder and its checkpoints tell, with all amendments.
+
+    Nobody trains with a change that it does not tell: then the run could go on without it.
+    """
+
+    def __init__(self, folder: RunFolder, first: Fingerprint, amendments: Amendments) -> None:
+        self.told = flat(first, amendments)
+        self._first = first
+        self._folder = folder
+
+    def tell(self, amendments: Amendments) -> None:
+        """Raises: OSError with nothing told."""
+        fingerprint = flat(self._first, amendments)
+        if fingerprint != self.told:
+            self._folder.amend(fingerprint)
+            self.told = fingerprint
 
 
 def commit_checkpoint(

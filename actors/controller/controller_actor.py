@@ -12,6 +12,7 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -19,7 +20,7 @@ import ray
 
 from remesh.actors.controller.actor_pool import Pool
 from remesh.actors.controller.asked_stacks import AskedStacks
-from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
+from remesh.actors.controller.commits import LossesByStep, ToldFingerprint, commit_checkpoint
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin, open_server
@@ -68,6 +69,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
 )
 from remesh.orchestrator.control.words.options import Options
+from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.user_errors import RemeshError
@@ -113,6 +115,8 @@ class ControllerActor:
         )
         self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self._losses = LossesByStep()
+        began_with = with_changes(options.amendments, spec.changes, options.first_step)
+        self._fingerprint = ToldFingerprint(self._folder, spec.fingerprint, began_with)
         self._stores: list[StoreServer] = []
         self._head_nodes: set[str] = set()
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
@@ -167,7 +171,8 @@ class ControllerActor:
             heard={worker.node for worker in roster.workers.values()},
         )
         self._watch.start()
-        self._inbox.put(self._begun.event)
+        for event in self._begun.events:
+            self._inbox.put(event)
         for node in roster.nodes:
             self._pool.adopt_agent(node)
             self._adopt_vault(node)
@@ -275,7 +280,8 @@ class ControllerActor:
                 self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
-                heard(self._commits.submit(self._commit, command, loss))
+                spec = replace(self._spec, fingerprint=self._fingerprint.told)
+                heard(self._commits.submit(self._commit, spec, command, loss))
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
@@ -324,6 +330,7 @@ class ControllerActor:
 
     def _form(self, form: Form) -> None:
         """Open a store on a fresh port and send each member its rank."""
+        self._fingerprint.tell(form.amendments)
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
@@ -365,10 +372,10 @@ class ControllerActor:
         """The rank that a node kill takes down: the highest one that is not on the head."""
         return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
 
-    def _commit(self, command: Commit, loss: float | None) -> None:
+    def _commit(self, spec: RunSpec, command: Commit, loss: float | None) -> None:
         try:
             sync = self._journal.sync
-            self._inbox.put(commit_checkpoint(self._folder, self._spec, command, loss, sync))
+            self._inbox.put(commit_checkpoint(self._folder, spec, command, loss, sync))
         except Exception as error:
             logging.getLogger(__name__).exception("a checkpoint could not be committed")
             text = f"{type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from remesh.actors.run.replay import Replayed, replayed
 from remesh.actors.run.status_server import LOOPBACK, Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
+from remesh.orchestrator.control.words.events import Amended, ControllerRestarted, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.tables import MetricsTable
 from remesh.orchestrator.user_errors import RemeshError, UserError
@@ -27,7 +27,7 @@ from remesh.orchestrator.user_errors import RemeshError, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """`event` is how the machine learns of it. `gone` are nodes that may not be used again.
+    """`events` are how the machine learns of it. `gone` are nodes that may not be used again.
 
     `contact` is how the controller before this one was reached, if there was one.
     """
@@ -36,7 +36,7 @@ class Beginning:
     machine: Controller
     tally: Tally
     journal: JournalWriter
-    event: RunStarted | ControllerRestarted
+    events: tuple[Amended | RunStarted | ControllerRestarted, ...]
     now_s: float
     contact: Contact | None = None
     gone: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
         machine=Controller(options),
         tally=before.tally,
         journal=writer,
-        event=RunStarted(),
+        events=_first_start(spec),
         now_s=now_s,
     )
 
@@ -104,17 +104,23 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
     writer = JournalWriter(folder.path, incarnation, journal.options, continued=journal)
     for text in before.unsaid:
         writer.announcement(text, now_s)
-    restarted = ControllerRestarted(down_s=now_s - newest_s)
+    restarted = (ControllerRestarted(down_s=now_s - newest_s),)
     return Beginning(
         spec=replace(spec, incarnation=incarnation),
         machine=Controller(journal.options, before.state),
         tally=before.tally,
         journal=writer,
-        event=restarted if before.state.started else RunStarted(),
+        events=restarted if before.state.started else _first_start(spec),
         now_s=now_s,
         contact=folder.contact(),
         gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),
     )
+
+
+def _first_start(spec: RunSpec) -> tuple[Amended | RunStarted, ...]:
+    """The changes come first: a run that has started knows of them."""
+    changes = (Amended(changes=spec.changes),) if spec.changes else ()
+    return (*changes, RunStarted())
 
 
 def open_server(

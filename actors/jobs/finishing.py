@@ -37,28 +37,22 @@ class Outcome:
         return flaw_of(self.folder, newest[0]) if newest else "there is no checkpoint"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """The checkpoints to go on from, newest first, and what to say of newer ones."""
+def proven_from(
+    folder: RunFolder, checkpoints: tuple[CheckpointState, ...], steps: int
+) -> tuple[tuple[CheckpointState, ...], tuple[str, ...]]:
+    """Those to go on from, newest first, and what to say of newer ones.
 
-    checkpoints: tuple[CheckpointState, ...] = ()
-    notices: tuple[str, ...] = ()
-
-
-def standing_of(folder: RunFolder, steps: int) -> Standing:
-    """Where the run stands: one that seems to have done all its steps has to prove it.
-
-    Cost: reads the checkpoint that ends the run, and none of one that is still to be trained.
-    Raises: UserError if it ends in none that can be read.
+    A run that seems to have done all its steps has to prove it. Cost: reads the checkpoint that
+    ends it, and none of a run that is still to be trained. Raises: UserError if it ends in none
+    that can be read.
     """
-    checkpoints = folder.checkpoints()
     if not checkpoints or checkpoints[0].step < steps:
-        return Standing(checkpoints=checkpoints)
+        return checkpoints, ()
     flaws: list[str] = []
     for index, state in enumerate(checkpoints):
         flaw = flaw_of(folder, state)
         if flaw is None:
-            return Standing(checkpoints=checkpoints[index:], notices=_told(flaws, state.step))
+            return checkpoints[index:], _told(flaws, state.step)
         flaws.append(flaw)
     raise UserError(f"{flaws[0]}; none of the others can be read, or start over with --fresh")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from remesh.actors.cluster.connection import connect, disconnect, node_memory, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
-from remesh.actors.jobs.finishing import Outcome, Standing, lost_words, standing_of
+from remesh.actors.jobs.continuing import Continuation, check_nothing_changes, continuation_of
+from remesh.actors.jobs.finishing import Outcome, lost_words
 from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.node.offers import check_device
 from remesh.actors.orders import RunSpec
@@ -19,8 +20,9 @@ from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
-from remesh.orchestrator.control.words.records import CheckpointState, FreshState
-from remesh.orchestrator.job.curve import Fingerprint, bits_change
+from remesh.orchestrator.control.words.records import FreshState
+from remesh.orchestrator.job.amendments import flat
+from remesh.orchestrator.job.curve import bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.fitting import check_nodes
@@ -49,46 +51,36 @@ def start_run(
         ladder = _ladder(job, options)
         folder.check_free(fresh=options.fresh, say=say)
         old_runs.heal(folder.places)
-        before = None if options.fresh else folder.fingerprint()
-        job = job.continuing(before) if before else job
-        fingerprint = job.fingerprint(manifest.digest)
-        outcome = Outcome(folder=folder, job=job)
-        standing = Standing() if options.fresh else _standing(job, folder, fingerprint)
-        checkpoints = standing.checkpoints
-        if checkpoints and checkpoints[0].step >= job.train.steps:
+        goes_on = continuation_of(job, manifest.digest, folder, options)
+        outcome = Outcome(folder=folder, job=goes_on.as_begun)
+        if goes_on.step >= job.train.steps:
+            check_nothing_changes(goes_on)
             old_runs.discard(folder.places)
-            return FinishedRun(outcome, checkpoints[0].step)
+            return FinishedRun(outcome, goes_on.step)
         held.callback(disconnect, connect(job, options))
         check_device(job.train.device, nodes())
         if options.address is not None:
             check_nodes(job, ladder, node_memory())
-        notices = _made_ready(job, folder, fingerprint, fresh=options.fresh)
-        spec = _spec(job, options, folder, fingerprint, ladder.highest.workers)
-        spec = replace(spec, notices=(*notices, *standing.notices, *spec.notices))
+        notices = _made_ready(folder, goes_on, fresh=options.fresh)
+        spec = _spec(goes_on, options, folder, ladder.highest.workers)
+        spec = replace(spec, notices=(*notices, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
-        controller = start_controller(spec, _control_options(spec, ladder, checkpoints, folder))
+        controller = start_controller(spec, _control_options(spec, ladder, goes_on, folder))
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
 
 
-def _standing(job: Job, folder: RunFolder, fingerprint: Fingerprint) -> Standing:
-    """Where the run stands. Raises: UserError if it is another run, or cannot be gone on with."""
-    folder.check(fingerprint)
-    standing = standing_of(folder, job.train.steps)
-    if not standing.checkpoints:
-        folder.check_kept()
-    folder.bits()  # refused here if it is damaged, with nothing started
-    return standing
-
-
-def _made_ready(
-    job: Job, folder: RunFolder, fingerprint: Fingerprint, *, fresh: bool
-) -> tuple[str, ...]:
+def _made_ready(folder: RunFolder, goes_on: Continuation, *, fresh: bool) -> tuple[str, ...]:
     """Makes the folder this run's, when nothing can refuse it any more; what is to be said."""
     old_runs.keep(folder.places)
     number = old_runs.set_aside(folder.places) if fresh else None
-    folder.keep(fingerprint)
-    return (old_runs.told(number, job.run_dir, job.checkpoint.url),) if number else ()
+    folder.keep(goes_on.first)
+    if goes_on.fingerprint != flat(goes_on.first, goes_on.amendments):
+        folder.amend(goes_on.fingerprint)
+    if goes_on.abandoned:
+        folder.go_back(goes_on.step)
+    checkpoint = goes_on.job.checkpoint
+    return (old_runs.told(number, goes_on.job.run_dir, checkpoint.url),) if number else ()
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
@@ -111,24 +103,24 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
         return Run(controller, held.pop_all(), Outcome(folder=folder, job=job), outlives=True)
 
 
-def _spec(
-    job: Job, options: RunOptions, folder: RunFolder, fingerprint: Fingerprint, most: int
-) -> RunSpec:
+def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: int) -> RunSpec:
     run = secrets.token_hex(4)
+    job = goes_on.job
     change = bits_change(folder.bits(), job.bits)
     return RunSpec(
         run=run,
         job=job,
         folder=str(folder.path.absolute()),
-        data_digest=str(fingerprint["data.digest"]),
-        fingerprint=fingerprint,
+        data_digest=str(goes_on.first["data.digest"]),
+        fingerprint=goes_on.first,
+        changes=goes_on.added,
         incarnation=folder.claim(run),
         max_members=most,
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
-        notices=(*lost_words(folder), *((change,) if change else ())),
+        notices=(*goes_on.notices(), *lost_words(folder), *((change,) if change else ())),
         own_cluster=options.address is None,
     )
 
@@ -182,9 +174,9 @@ def _ladder(job: Job, options: RunOptions) -> Ladder:
 
 
 def _control_options(
-    spec: RunSpec, ladder: Ladder, checkpoints: tuple[CheckpointState, ...], folder: RunFolder
+    spec: RunSpec, ladder: Ladder, goes_on: Continuation, folder: RunFolder
 ) -> Options:
-    elastic = spec.job.elastic
+    elastic, checkpoints = spec.job.elastic, goes_on.checkpoints
     return Options(
         steps=spec.job.train.steps,
         ladder=ladder,
@@ -200,4 +192,6 @@ def _control_options(
         resume=checkpoints[0] if checkpoints else FreshState(),
         fallbacks=checkpoints[1:],
         last_generation=folder.last_generation(),
+        amendments=goes_on.kept,
+        origin=goes_on.origin,
     )

@@ -34,12 +34,18 @@ from remesh.orchestrator.control.words.run_format import (
     RunFormatError,
     to_file,
 )
-from remesh.orchestrator.job.curve import Fingerprint, difference
+from remesh.orchestrator.job.amendments import parted
+from remesh.orchestrator.job.curve import Fingerprint, refusal
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import masked
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.root_manifest import parse_name
+from remesh.parallel.state.checkpoint import (
+    committed,
+    go_back,
+    newest_generation,
+    read_manifest,
+)
+from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.state.storage import Storage
 
 FINGERPRINT = "fingerprint.json"
@@ -163,6 +169,12 @@ class RunFolder:
             storage.put_if_absent(FINGERPRINT, encoded)
         self.check(fingerprint)
 
+    def amend(self, fingerprint: Fingerprint) -> None:
+        """The run here goes on with this fingerprint, which differs by what changes on the way."""
+        encoded = to_file({"fingerprint": dict(fingerprint)})
+        for storage in (self.storage, self.guarded):
+            storage.put(FINGERPRINT, encoded)
+
     def bits(self) -> Fingerprint | None:
         """What shaped the bits of the run here since its last start, None where nothing tells."""
         for storage, place in ((self.guarded, self._place), (self.storage, str(self.path))):
@@ -179,7 +191,7 @@ class RunFolder:
     def check(self, fingerprint: Fingerprint) -> None:
         """Raises: UserError if the folder holds another run, or the checkpoints of this one."""
         held = self.fingerprint()
-        found = difference(held, fingerprint) if held is not None else None
+        found = refusal(parted(held)[0], fingerprint) if held is not None else None
         if found:
             raise UserError(
                 f"{self._place} holds another run: {found}; start over with --fresh, "
@@ -214,13 +226,17 @@ class RunFolder:
         return max((int(claim[1]) for claim in claims if claim), default=0)
 
     def checkpoints(self) -> tuple[CheckpointState, ...]:
-        """Every committed checkpoint, newest first."""
+        """Every committed checkpoint that the run has not gone back behind, newest first."""
         refs = committed(self.guarded)
         return tuple(CheckpointState(step=ref.step, name=ref.name) for ref in refs)
 
+    def go_back(self, step: int) -> None:
+        """Checkpoints of later steps are abandoned from now on, by all that read the run."""
+        go_back(self.guarded, CheckpointRef(step=step, generation=self.last_generation() + 1))
+
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
-        generations = [ref.generation for ref in committed(self.guarded)]
+        generations = [newest_generation(self.guarded)]
         history = read_history(self.path)
         if history.damage:  # it may have told of newer ones, which have left files at most
             folders = {path.partition("/")[0] for path in self.guarded.list("step-")}
@@ -228,7 +244,7 @@ class RunFolder:
         for journal in history.starts[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
             generations += [journal.options.last_generation, view_of(journal.replay()).generation]
-        return max(generations, default=0)
+        return max(generations)
 
     def contact(self) -> Contact | None:
         """How to reach the live controller, if one left word; it may be dead all the same.

@@ -1,7 +1,8 @@
 """What a run has done over all its starts, as far as its journals prove it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from remesh.orchestrator.accounts.plain_values import plain
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event, WorkerReady
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.job import Job
+from remesh.parallel.state.root_manifest import parse_name
 
 
 def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
@@ -27,22 +30,24 @@ def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
     """
     history = read_history(folder.path)
     trained, generations = TrainedSteps(), []
-    for start in history.starts:
-        machine, events = lived(start)
+    lives = [lived(start) for start in history.starts]
+    for machine, events in lives:
         trained.add(machine, events)
         generations += _generations(machine, events)
     saved = max((state.step for state in folder.checkpoints()), default=0)
     span = trained.span(max(trained.last, saved), job.train.global_batch)
     records = trained.ledger.trained(trained.lineage, span)
     losses = [record.did.loss if record else None for record in records]
-    expected = _expected_digests(job)
+    machines = [machine for machine, _ in lives]
+    own = replace(span, first=_origin_step(machines))
+    expected = _expected_digests(job, machines[-1].amendments if machines else ())
     told: dict[str, Any] = plain(
         {
             "status": status,
             "steps": span.last,
             "final_loss": losses[-1] if losses else None,
             "losses": losses,
-            "samples": asdict(trained.ledger.samples(trained.lineage, span, expected)),
+            "samples": asdict(trained.ledger.samples(trained.lineage, own, expected)),
             "unproven_steps": list(_ranges(sorted(span.unproven))),
             "damage": [str(damage) for damage in history.damage],
             "generations": generations,
@@ -78,10 +83,17 @@ def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any
     return described
 
 
-def _expected_digests(job: Job) -> Callable[[int], str]:
+def _origin_step(machines: Sequence[Controller]) -> int:
+    """Up to which step another run has trained, from which this one branched off."""
+    origins = (machine.options.origin for machine in machines)
+    ref = parse_name(next(origins, "").rpartition("/")[2])
+    return ref.step if ref else 0
+
+
+def _expected_digests(job: Job, amendments: Amendments) -> Callable[[int], str]:
     """The digest that each step must have, from the order of the data alone."""
     num_rows = Manifest.load(Path(job.data.dir)).num_rows
-    skips = parse_skips(job.data.skip)
+    parsed = cache(parse_skips)
 
     def expected(step: int) -> str:
         return expected_digest(
@@ -89,7 +101,7 @@ def _expected_digests(job: Job) -> Callable[[int], str]:
             global_batch=job.train.global_batch,
             num_rows=num_rows,
             seed=job.job.seed,
-            skips=skips,
+            skips=parsed(job.at(step, amendments).data.skip),
         ).hex()
 
     return expected

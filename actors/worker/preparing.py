@@ -11,6 +11,7 @@ from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import check_shared
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage
+from remesh.actors.worker.course import Course, engine_spec
 from remesh.actors.worker.ordered_kills import Faults
 from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
@@ -21,16 +22,10 @@ from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.job import Job
-from remesh.parallel.model.recompute import Recompute
-from remesh.parallel.optim.adamw import AdamW
-from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.spec import EngineSpec, Precision, ZeroSpec
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.warm_up import warm_up
 
 _SHARED_S = 5.0  # for which a shared file system may hide a new file
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def build_trainer(
@@ -41,7 +36,7 @@ def build_trainer(
     url = spec.job.checkpoint.url
     storage = open_storage(url or spec.folder)
     check_shared(storage, url or spec.folder, (spec.incarnation, spec.run), _SHARED_S)
-    engine = Engine(engine_spec(spec.job))
+    engine, stream = Engine(engine_spec(spec.job)), _open_stream(spec.job)
     warm_up(engine.spec)
     return Trainer(
         TrainerParts(
@@ -49,7 +44,8 @@ def build_trainer(
             node_ip=ray.util.get_node_ip_address(),
             job=spec.job,
             engine=engine,
-            stream=_open_stream(spec.job),
+            stream=stream,
+            course=Course(spec.job, engine, stream),
             storage=storage,
             stamps=stamps,
             faults=Faults(
@@ -63,40 +59,6 @@ def build_trainer(
             ),
             post=post,
         )
-    )
-
-
-def engine_spec(job: Job) -> EngineSpec:
-    """All of the job that the bits of a step depend on."""
-    train = job.train
-    return EngineSpec(
-        model=ModelConfig(seq_len=train.seq_len, **job.model.model_dump()),
-        seed=job.job.seed,
-        num_leaves=job.num_leaves,
-        microbatches_per_leaf=job.num_microbatches // job.num_leaves,
-        microbatch=train.microbatch,
-        lr=LrCurve(
-            peak=train.lr,
-            kind=train.lr_curve,
-            warmup_steps=train.warmup_steps,
-            min_lr=train.min_lr,
-            lr_steps=train.lr_steps,
-        ),
-        optimizer=AdamW(
-            beta1=train.beta1,
-            beta2=train.beta2,
-            eps=train.eps,
-            weight_decay=train.weight_decay,
-        ),
-        clip=train.clip,
-        z_loss=train.z_loss,
-        precision=Precision(
-            compute=_DTYPES[train.dtype], gradient=_DTYPES[train.grad_dtype], master=torch.float32
-        ),
-        zero=ZeroSpec(**job.zero.model_dump()),
-        recompute=Recompute(mode=train.recompute, every=train.recompute_every),
-        sequence=job.parallel.sequence,
-        same_bits=job.elastic.same_bits,
     )
 
 

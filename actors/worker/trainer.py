@@ -16,6 +16,7 @@ from typing import NoReturn, assert_never
 from remesh.actors.node.stamps import Field, Stamps
 from remesh.actors.orders import FormOrder, SlotOrder, VaultOrder
 from remesh.actors.vault.slot_reader import reading
+from remesh.actors.worker.course import Course
 from remesh.actors.worker.ordered_kills import Faults
 from remesh.actors.worker.reporter import Reporter
 from remesh.actors.worker.saver import Saver
@@ -62,6 +63,7 @@ class TrainerParts:
     job: Job
     engine: Engine
     stream: Stream
+    course: Course
     storage: Storage
     stamps: Stamps
     faults: Faults
@@ -241,8 +243,10 @@ class Trainer:
         last_step = self._parts.job.train.steps
         if order.from_step == last_step:
             self._save(order, mesh, last_step)
+        self._parts.course.enter(order.amendments, order.from_step)
         for step in range(order.from_step + 1, last_step + 1):
             self._fence.check(order.generation)
+            self._parts.course.before(step)
             self._fire(order, step)
             result = self._step(order, mesh, step)
             due = step == last_step or step % self._parts.job.checkpoint.every == 0

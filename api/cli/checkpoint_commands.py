@@ -38,6 +38,13 @@ remesh checkpoint import --from dcp out/tiny-dcp job.toml --set checkpoint.dir=r
 remesh checkpoint import --from dcp out/averaged job.toml --key ema
 """
 
+BRANCH_EXAMPLES = """\b
+Examples:
+remesh branch runs/tiny --as lower --set train.lr=0.001
+remesh branch runs/tiny/40 --as without --set 'data.skip=["41..45"]'
+remesh branch "s3://bucket/runs/tiny?region=eu-central-1" --as again
+"""
+
 app = typer.Typer(help="Look at, verify and convert checkpoints.", rich_markup_mode=None)
 
 
@@ -174,6 +181,27 @@ def import_(
         ["remesh", "run", str(job), *(f"--set={override}" for override in overrides or ())]
     )
     typer.echo(f"{loaded.run_dir} begins with {ref.name}; train it with: {command}")
+    return 0
+
+
+def branch(
+    target: CheckpointArgument,
+    *,
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="The name of the new run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What changes from the next step on."),
+    ] = None,
+) -> int:
+    """Begin another run with a checkpoint of this one, which is left as it is.
+
+    It goes on with the optimizer's state and the position in the data, in a folder beside. Without
+    a step the newest checkpoint is taken.
+    """
+    from remesh.actors.checkpoints.branching import branch as begin  # noqa: PLC0415 - loads torch
+    from remesh.actors.checkpoints.looking import find  # noqa: PLC0415 - keeps --help fast
+
+    typer.echo(begin(find(target), name, overrides or (), typer.echo))
     return 0
 
 

@@ -29,6 +29,7 @@ RUN_EXAMPLES = """\b
 Examples:
 remesh run examples/tiny.toml
 remesh run examples/tiny.toml --set train.steps=200
+remesh run examples/tiny.toml --from-step 40 --set train.lr=0.001
 remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report r.json
 """
 PLAN_EXAMPLES = """\b
@@ -67,6 +68,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Build datasets.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.command(epilog=checkpoint.BRANCH_EXAMPLES)(checkpoint.branch)
 app.add_typer(job_commands.app)
 app.add_typer(log_commands.app)
 app.add_typer(node_commands.app)
@@ -122,11 +124,18 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
     ] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(metavar="STEP", min=0, help="Go back to the checkpoint of this step."),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="A running Ray cluster instead of a local one.")
     ] = None,
 ) -> int:
     """Train a job to its end, or take up its run where it stopped.
+
+    Learning rate, clipping, decay and skipped batches may have other values then, which hold from
+    the next step on.
 
     Ctrl-C stops at the next step boundary and saves; a second Ctrl-C stops at once. A terminal
     that is closed counts as one Ctrl-C; output that nobody takes stops nothing.
@@ -142,6 +151,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
             kills=kill or (),
             report=report,
             fresh=fresh,
+            from_step=from_step,
             address=address,
         )
     )

@@ -42,6 +42,7 @@ class RunRequest:
     kills: Sequence[str] = ()
     report: Path | None = None
     fresh: bool = False
+    from_step: int | None = None
     address: str | None = None
 
 
@@ -74,6 +75,10 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
         )
     check_cluster(request.address)
     check_folders(job)
+    if request.fresh and request.from_step is not None:
+        raise UserError(
+            "--fresh sets the run aside, and --from-step goes back in it; leave one of them out"
+        )
     defaults = RunOptions()
     kills = tuple(parse_kill(text) for text in request.kills)
     options = RunOptions(
@@ -81,6 +86,7 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
         workers_per_node=request.workers_per_node or defaults.workers_per_node,
         kills=kills,
         fresh=request.fresh,
+        from_step=request.from_step,
         address=request.address,
     )
     check_kills(kills, steps=job.train.steps, nodes=options.nodes, address=options.address)

@@ -9,6 +9,7 @@ from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.parallel.plan.layout import Layout
 
 
@@ -39,7 +40,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """`reason` says why the phase is what it is. `layout` is None before the first mesh."""
+    """`reason` says why the phase is what it is. `layout` is None before the first mesh.
+
+    `amendments` are the values that hold from a step on, `origin` the checkpoint that it began as.
+    """
 
     phase: str
     ended: bool
@@ -57,6 +61,8 @@ class View:
     committed_step: int | None
     deadline_s: float | None
     wait: Awaited | None
+    amendments: Amendments
+    origin: str
 
 
 def view_of(machine: Controller) -> View:
@@ -90,6 +96,8 @@ def view_of(machine: Controller) -> View:
         committed_step=state.checkpoints.newest_step,
         deadline_s=state.deadlines.earliest_s(),
         wait=wait_of(machine),
+        amendments=machine.amendments,
+        origin=options.origin,
     )
 
 

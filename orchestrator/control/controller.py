@@ -8,12 +8,13 @@ from remesh.orchestrator.control.handlers.nodes import settle_nodes
 from remesh.orchestrator.control.handlers.staffing import refill
 from remesh.orchestrator.control.handlers.stopping import end_if_nothing_is_learned
 from remesh.orchestrator.control.handlers.table import dispatch
-from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.handlers.turn import Turn, amendments_of
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
+from remesh.orchestrator.job.amendments import Amendments
 
 
 class Controller:
@@ -36,6 +37,11 @@ class Controller:
             settle_nodes(turn)
             refill(turn)
         return turn.commands
+
+    @property
+    def amendments(self) -> Amendments:
+        """What holds from which step on."""
+        return amendments_of(self.options, self.state)
 
     def next_deadline_s(self) -> float | None:
         """The moment at which the controller wants a Tick, None for never."""

@@ -90,6 +90,36 @@ OTHERWISE = {
     ),
 }
 
+# What may change on the way and still be the same run: it takes effect from a step on. All else
+# that shapes the curve shapes parameters, or which samples a step has and how they are added up.
+AMENDABLE = frozenset(
+    {
+        "data.skip",
+        "train.lr",
+        "train.min_lr",
+        "train.lr_curve",
+        "train.lr_steps",
+        "train.warmup_steps",
+        "train.weight_decay",
+        "train.beta1",
+        "train.beta2",
+        "train.eps",
+        "train.clip",
+        "train.z_loss",
+    }
+)
+ORIGIN = "origin"  # of a fingerprint: the checkpoint that the run branched off
+
+_REASONS = {
+    "model.": "it shapes the parameters",
+    "job.seed": "it shapes the order of the samples",
+    "data.digest": "it shapes which samples a step has",
+    "train.global_batch": "it shapes which samples a step has",
+    "train.seq_len": "it shapes which samples a step has",
+    "train.dtype": "it shapes the arithmetic of every step",
+    "leaves": "it shapes the order in which gradients are added up",
+}
+
 
 def class_of(key: str) -> KeyClass:
     return next((found for found, keys in OTHERWISE.items() if key in keys), KeyClass.CURVE)
@@ -121,6 +151,25 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{key} was {_shown(old, key)} and is {_shown(new, key)}" for key in keys)
 
 
+def refusal(held: Fingerprint, wanted: Fingerprint) -> str | None:
+    """In what a job is another run than that of this fingerprint, and why; None if it is the same.
+
+    What may change on the way does not count, nor where the run comes from.
+    """
+    fixed = [key for key in {**held, **wanted} if key not in AMENDABLE and key != ORIGIN]
+    found = [
+        f"{key} was {_shown(held, key)} and is {_shown(wanted, key)}{_because(key)}"
+        for key in fixed
+        if held.get(key) != wanted.get(key)
+    ]
+    return ", ".join(found) or None
+
+
+def reason_of(key: str) -> str:
+    """Why a run with another value of this key is another run, empty where that needs no reason."""
+    return next((why for start, why in _REASONS.items() if key.startswith(start)), "")
+
+
 def bits_change(old: Fingerprint | None, new: Fingerprint) -> str | None:
     """What to say of a run that goes on with these bits, None if they are those it had."""
     found = difference(old, new) if old is not None else None
@@ -129,6 +178,11 @@ def bits_change(old: Fingerprint | None, new: Fingerprint) -> str | None:
 
 def _shown(values: Mapping[str, Any], key: str) -> str:
     return shown(values[key]) if key in values else "unset"
+
+
+def _because(key: str) -> str:
+    reason = reason_of(key)
+    return f" ({reason})" if reason else ""
 
 
 def _values(job: BaseModel) -> Iterator[tuple[str, Any, FieldInfo]]:

@@ -9,6 +9,7 @@ from remesh.orchestrator.job.kills import Kill
 class RunOptions:
     """How to start a run. `address` names a running Ray cluster; without it one is started here.
 
+    It goes back to the checkpoint of `from_step`, if that is given.
     A run of a `submission` outlives its driver, and is taken up by the next driver of the same one.
     """
 
@@ -16,6 +17,7 @@ class RunOptions:
     workers_per_node: int = 2
     kills: tuple[Kill, ...] = ()
     fresh: bool = False
+    from_step: int | None = None
     address: str | None = None
     submission: str = ""
 

@@ -6,7 +6,7 @@ working directory, not from the file, so that a job file can be shared.
 
 import codecs
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Self
@@ -15,8 +15,16 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from remesh.data.cursor import MAX_POSITION
 from remesh.data.skips import parse_skips
+from remesh.orchestrator.job.amendments import Amendments, Setting, values_at
 from remesh.orchestrator.job.checks import rule_problems
-from remesh.orchestrator.job.curve import Fingerprint, bits_of, curve_of
+from remesh.orchestrator.job.curve import (
+    AMENDABLE,
+    OTHERWISE,
+    Fingerprint,
+    KeyClass,
+    bits_of,
+    curve_of,
+)
 from remesh.orchestrator.job.foreign_words import other_format
 from remesh.orchestrator.job.overrides import put
 from remesh.orchestrator.job.problems import first_problem
@@ -108,13 +116,42 @@ class Job(BaseModel):
 
     def fingerprint(self, data_digest: str) -> Fingerprint:
         """Everything that shapes the loss curve, by key: with the same, two runs are the same."""
-        ranges = parse_skips(self.data.skip).ranges
         return {
             **curve_of(self, cosine=self.train.lr_curve == "cosine"),
             "data.digest": data_digest,
-            "data.skip": ", ".join(f"{first}..{last}" for first, last in ranges),
+            "data.skip": self._skip_text,
             "leaves": self.num_leaves,
         }
+
+    @property
+    def amendable(self) -> dict[str, Setting]:
+        """What of the job may change on the way, by key, as far as it shapes the curve."""
+        cosine = self.train.lr_curve == "cosine"
+        keys = AMENDABLE if cosine else AMENDABLE - OTHERWISE[KeyClass.COSINE]
+        values = {f"train.{name}": value for name, value in self.train.model_dump().items()}
+        values["data.skip"] = self._skip_text
+        return {key: value for key, value in values.items() if key in keys}
+
+    def at(self, step: int, amendments: Amendments) -> "Job":
+        """The job with the values that these amendments put in force at a step."""
+        return self.having(values_at(amendments, step))
+
+    def having(self, values: Mapping[str, Setting]) -> "Job":
+        """The job with other values of keys that may change on the way."""
+        named = {key.removeprefix("train."): value for key, value in values.items()}
+        skip = named.pop("data.skip", None)
+        data = {} if skip is None else {"skip": tuple(str(skip).split(",")) if skip else ()}
+        return self.model_copy(
+            update={
+                "train": self.train.model_copy(update=named),
+                "data": self.data.model_copy(update=data),
+            }
+        )
+
+    @property
+    def _skip_text(self) -> str:
+        ranges = parse_skips(self.data.skip).ranges
+        return ", ".join(f"{first}..{last}" for first, last in ranges)
 
     def continuing(self, fingerprint: Fingerprint) -> "Job":
         """The job as the continuation of a run: a cosine curve ends where the run's always ended.
@@ -129,8 +166,9 @@ class Job(BaseModel):
         if self.train.steps > lr_steps and self.train.min_lr == 0:
             raise UserError(
                 f"train.steps = {self.train.steps}: this run's cosine curve ends at step "
-                f"{lr_steps} with a learning rate of 0, later steps would learn nothing; "
-                f"start a new run with --fresh, or with another checkpoint.dir"
+                f"{lr_steps} with a learning rate of 0, later steps would learn nothing; stretch "
+                f"it from there on with --set train.lr_steps={self.train.steps}, or give it a "
+                f"train.min_lr"
             )
         train = self.train.model_copy(update={"lr_steps": lr_steps})
         return self.model_copy(update={"train": train})

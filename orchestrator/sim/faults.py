@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from remesh.orchestrator.control.words.events import LadderChanged, ScaleRequested, StopRequested
+from remesh.orchestrator.control.words.events import (
+    Amended,
+    LadderChanged,
+    ScaleRequested,
+    StopRequested,
+)
+from remesh.orchestrator.job.amendments import Amendment
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
 from remesh.orchestrator.sim.process import SimProcess
-from remesh.orchestrator.sim.world import OTHER_LADDERS, World
+from remesh.orchestrator.sim.world import OTHER_LADDERS, RATE, World
 
 WEIGHTS = {
     "kill": 6,
@@ -31,7 +37,7 @@ WEIGHTS = {
 VAULT_WEIGHTS = {"kill vault": 3, "kill worker and vault": 2, "rot": 1, "kill node": 2, "kill": 2}
 SHORTLY_AFTER = 0.5
 WITH_A_STEP = 0.2
-LADDER_CHANGES = 1 / 3
+CHANGES = 1 / 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +66,13 @@ def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Planned
     return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(0, 3)))
 
 
-def draw_ladder_changes(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
-    """In every third run one or two more: others than the present meshes are wanted."""
-    if chance.random() > LADDER_CHANGES:
+def draw_changes(kind: str, chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
+    """In every third run one or two more: other meshes than the present ones are wanted, or other
+    rates.
+    """
+    if chance.random() > CHANGES:
         return []
-    return _drawn(chance, steps, span_s, ["ladder"] * chance.randint(1, 2))
+    return _drawn(chance, steps, span_s, [kind] * chance.randint(1, 2))
 
 
 def _weighted(weights: Mapping[str, int]) -> tuple[list[str], list[int]]:
@@ -101,6 +109,13 @@ def _drain(cluster: Cluster, for_s: float) -> None:
 
 def _scale(cluster: Cluster) -> None:
     cluster.tell(ScaleRequested(nodes=cluster.world.chance.randint(1, 3)))
+
+
+def _amend(cluster: Cluster) -> None:
+    """Another rate from a step on, which may be trained by then."""
+    chance = cluster.world.chance
+    step, rate = chance.randint(1, cluster.world.settings.steps), chance.choice([1e-3, RATE])
+    cluster.tell(Amended(changes=(Amendment(step=step, key="train.lr", old=RATE, new=rate),)))
 
 
 def _change_ladder(cluster: Cluster) -> None:
@@ -232,4 +247,5 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "kill worker and vault": _kill_with_vault,
     "rot": _rot,
     "ladder": _change_ladder,
+    "amend": _amend,
 }

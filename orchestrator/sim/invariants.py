@@ -31,7 +31,7 @@ from remesh.orchestrator.sim.parts import (
     held_by_whole_groups,
     is_whole,
 )
-from remesh.orchestrator.sim.world import GLOBAL_BATCH, digest_of
+from remesh.orchestrator.sim.world import GLOBAL_BATCH, digest_of, rate_at
 from remesh.parallel.plan.cut import Held
 
 
@@ -87,6 +87,16 @@ class Invariants:
         samples = self.ledger.samples(state.lineage, span, digest_of)
         if samples.lost or samples.repeated or samples.consumed != samples.expected:
             raise InvariantError(f"samples do not add up: {samples}")
+        self._check_rates(span)
+
+    def _check_rates(self, span: Span) -> None:
+        """Each step that the run stands on was trained with what the run says that held for it."""
+        amendments = self.controller.amendments
+        trained = self.ledger.trained(self.controller.state.lineage, span)
+        for step, record in zip(span.steps, trained, strict=True):
+            rate = rate_at(amendments, step)
+            if record is not None and record.did.lr != rate:
+                raise InvariantError(f"step {step} trained at {record.did.lr}, not {rate}")
 
     def _note(self, event: Event) -> None:
         match event:

@@ -22,9 +22,10 @@ from remesh.orchestrator.control.words.records import (
     StepRecord,
 )
 from remesh.orchestrator.control.words.recovery import slot_label
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.snapshots import SimSnapshots
-from remesh.orchestrator.sim.world import World, record_of, value_after
+from remesh.orchestrator.sim.world import World, rate_at, record_of, value_after
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -91,6 +92,7 @@ class SimProcess:
     heard_step: int = 0
     reporting: bool = False
     drain: Drain | None = None
+    amendments: Amendments = ()
     snapshots: SimSnapshots | None = None
     stalled: list[Callable[[], None]] = field(default_factory=list)
 
@@ -160,6 +162,7 @@ class SimProcess:
         if self.doing is not Doing.PARKED:
             raise InvariantError(f"{self.name} is to form {form.generation} while {self.doing}")
         self.doing, self.mesh, self.generation = Doing.FORMING, mesh, form.generation
+        self.amendments = form.amendments
         self.rank = next(m.rank for m in form.members if m.worker == self.name)
         self.records, self.reported, self.heard_step, self.drain = [], 0, 0, None
         mesh.arrive(self)
@@ -226,7 +229,8 @@ class SimProcess:
 
     def _updated(self, step: int, step_s: float, vote: SimVote) -> None:
         self.at_step, self.value = step, value_after(self.value, step)
-        self.records.append(record_of(step, step_s, self.world.agenda.now_s))
+        lr = rate_at(self.amendments, step)
+        self.records.append(record_of(step, lr, step_s, self.world.agenda.now_s))
         self._report_later()
         if self.snapshots is not None:
             self.snapshots.note_stable(vote.stable)

@@ -17,8 +17,8 @@ from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
 from remesh.orchestrator.sim.faults import (
     PlannedFault,
+    draw_changes,
     draw_faults,
-    draw_ladder_changes,
     draw_vault_faults,
     strike,
 )
@@ -241,7 +241,8 @@ def simulate(seed: int) -> RunOutcome:
     )
     if settings.snapshot_every:
         faults += draw_vault_faults(vaults, settings.steps, span_s)
-    faults += draw_ladder_changes(Random(seed ^ 0x1ADD), settings.steps, span_s)  # noqa: S311 - likewise
+    for kind, salt in (("ladder", 0x1ADD), ("amend", 0xA3E0)):
+        faults += draw_changes(kind, Random(seed ^ salt), settings.steps, span_s)  # noqa: S311 - likewise
     simulation = Simulation(seed, settings, faults)
     outcome = simulation.run()
     if not _as_expected(outcome):

@@ -6,6 +6,7 @@ from random import Random
 
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.job.amendments import Amendments, values_at
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
@@ -14,6 +15,7 @@ from remesh.orchestrator.sim.vault import Promises, SimVault
 from remesh.parallel.plan.step_result import StepResult
 
 GLOBAL_BATCH = 24
+RATE = 3e-3  # at which a run begins
 
 
 def ladder_of_units(replicas: int, workers: int = 1, shards: int = 1) -> Ladder:
@@ -114,13 +116,18 @@ def value_after(value: int, step: int) -> int:
     return (value * 1_000_003 + step) % (1 << 61)
 
 
-def record_of(step: int, step_s: float, ended_s: float) -> StepRecord:
+def rate_at(amendments: Amendments, step: int) -> float:
+    """What a rank that was told of these trains with, and what the ledger has to say of it."""
+    return float(values_at(amendments, step).get("train.lr", RATE))
+
+
+def record_of(step: int, lr: float, step_s: float, ended_s: float) -> StepRecord:
     return StepRecord(
         step=step,
         did=StepResult(
             loss=5.0 / step,
             grad_norm=1.0,
-            lr=0.001,
+            lr=lr,
             tokens=GLOBAL_BATCH * 128,
             samples=GLOBAL_BATCH,
             digest=digest_of(step),

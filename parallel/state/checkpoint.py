@@ -4,6 +4,10 @@ A checkpoint is a folder `step-S.gen-G` of shards, and it exists from the moment
 does. Shards may be written by many ranks in any order and be left half done by a crash: without a
 manifest the folder is nobody's checkpoint, and the same step can be written again over it. Writing
 to a temporary folder and renaming it would do the same on a disk, but object stores cannot rename.
+
+A run may go back to a checkpoint: then a mark in the folder of the first generation that follows
+says so, and what older generations saved of later steps is abandoned. The newest checkpoint is the
+one of the latest step that is not.
 """
 
 import errno
@@ -27,6 +31,8 @@ from remesh.parallel.state.root_manifest import (
     parse_name,
 )
 from remesh.parallel.state.storage import Storage
+
+GONE_BACK = "gone-back.json"
 
 _PREFIX = "step-"
 _NO_FILE = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.ENOTDIR})
@@ -55,8 +61,21 @@ def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
 
 
 def committed(storage: Storage) -> list[CheckpointRef]:
-    """Every checkpoint, newest first. Foreign files and folders without a manifest do not count."""
+    """Every checkpoint, newest first, that is not abandoned.
+
+    Foreign files and folders without a manifest do not count.
+    """
     return _committed(_folders(storage))
+
+
+def go_back(storage: Storage, start: CheckpointRef) -> None:
+    """From now on the run stands on `start.step`, and `start.generation` is the next one."""
+    storage.put(f"{start.name}/{GONE_BACK}", b"{}\n")
+
+
+def newest_generation(storage: Storage) -> int:
+    """The newest that has left anything here, abandoned or not; 0 for none."""
+    return max((ref.generation for ref in _folders(storage)), default=0)
 
 
 def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
@@ -79,7 +98,7 @@ def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
 
 
 def prune(storage: Storage, keep: Retention | int, protect: Iterable[CheckpointRef] = ()) -> None:
-    """Deletes all but what `keep` retains, and what older failed attempts left.
+    """Deletes all but what `keep` retains, what is abandoned, and what failed attempts left.
 
     A number is that of the newest intact ones to keep. The newest intact one stays in any case, and
     so do those in `protect`. Intact is judged by the manifest and by the sizes of the files.
@@ -90,10 +109,11 @@ def prune(storage: Storage, keep: Retention | int, protect: Iterable[CheckpointR
     folders = _folders(storage)
     newest_first = _committed(folders)
     kept = _kept(storage, newest_first, policy) | set(protect)
-    attempts = set(folders) - set(newest_first)
+    done = {ref for ref in folders if ref.manifest_path in folders[ref]}
+    attempts, abandoned = set(folders) - done, done - set(newest_first)
     # An attempt is over if a checkpoint that is newer in both step and generation exists.
-    over = {ref for ref in attempts if any(_supersedes(done, ref) for done in newest_first)}
-    for ref in sorted((over | set(newest_first)) - kept):
+    over = {ref for ref in attempts if any(_supersedes(newer, ref) for newer in newest_first)}
+    for ref in sorted((over | abandoned | set(newest_first)) - kept):
         for path in _deletion_order(ref, folders[ref]):
             storage.delete(path)
 
@@ -109,7 +129,13 @@ def _folders(storage: Storage) -> dict[CheckpointRef, list[str]]:
 
 
 def _committed(folders: dict[CheckpointRef, list[str]]) -> list[CheckpointRef]:
-    return sorted((ref for ref in folders if ref.manifest_path in folders[ref]), reverse=True)
+    starts = [ref for ref in folders if f"{ref.name}/{GONE_BACK}" in folders[ref]]
+    found = (ref for ref in folders if ref.manifest_path in folders[ref])
+    return sorted((ref for ref in found if not _abandoned(ref, starts)), reverse=True)
+
+
+def _abandoned(ref: CheckpointRef, starts: Iterable[CheckpointRef]) -> bool:
+    return any(ref.generation < start.generation and ref.step > start.step for start in starts)
 
 
 def _kept(

@@ -54,6 +54,14 @@ class Engine:
         self.assembly.expire()
         self.at_step = 0
 
+    def change(self, spec: EngineSpec) -> None:
+        """From the next step on there are other rates, clipping, decay or z-loss; no other model.
+
+        Every rank does so before the same step.
+        """
+        if spec != self.spec:
+            self.spec, self._assembly = spec, None
+
     def step(self, step: int, work: Work) -> StepResult:
         """Turns the state at `step` - 1 into the state at `step`, together with the mesh.
 

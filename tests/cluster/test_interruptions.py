@@ -1,5 +1,6 @@
 """A run that is stopped, killed or started twice loses nothing and leaves nothing behind."""
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -82,6 +83,31 @@ def test_a_finished_run_says_so_and_changes_nothing(cluster_place, short_undistu
     assert "holds all 80 steps already" in outcome.out
     assert_same_curve(outcome, short_undisturbed)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")} == before
+
+
+def test_a_branch_changes_on_its_way_and_goes_back_to_the_same_curve(
+    cluster, cluster_place, short_undisturbed
+):
+    """user 4, inputs B1."""
+    place, run_dir = cluster_place, cluster_place.root / "runs" / "branch"
+    branched = place.remesh("branch", place.root / "runs" / "short" / "60", "--as", "branch")
+    assert branched.code == 0, branched.err
+    shared = ("--address", cluster.address, "--set", "train.steps=70")
+    other = ("--set", "train.lr=0.001", "--set", 'data.skip=["62"]')
+    changed = resume(place, run_dir, *shared, *other)
+    back = resume(place, run_dir, *shared, "--from-step", 60)
+    told = [outcome.report["samples"] for outcome in (changed, back)]
+    proven = {"expected": 120, "consumed": 120, "lost": 0, "repeated": 0}
+    assert [{key: one[key] for key in proven} for one in told] == [proven, proven]
+    assert "from step 61 on: train.lr 0.003 -> 0.001" in changed.out
+    losses = [outcome.report["losses"] for outcome in (changed, back)]
+    assert losses[1] == [None] * 60 + short_undisturbed["losses"][60:70]
+    assert losses[0][:61] == losses[1][:61]
+    assert all(a != b for a, b in zip(losses[0][61:], losses[1][61:], strict=True))
+    assert "back to step-00000060" in back.out
+    status = json.loads(place.remesh("status", run_dir, "--json").out)
+    assert status["amendments"] == []
+    assert status["origin"].startswith(f"{place.root}/runs/short/step-00000060.gen-")
 
 
 def test_kill_9_leaves_nothing_and_the_run_goes_on(

@@ -12,6 +12,7 @@ from remesh.orchestrator.control.journal import read
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, Form
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.control.words.run_format import RUN_FORMAT
 from remesh.orchestrator.control.words.sealed_lines import KEY, sealed, unsealed
 from remesh.orchestrator.user_errors import UserError
 
@@ -124,7 +125,7 @@ def test_a_line_broken_in_the_middle_ends_what_is_proven_and_is_named(tmp_path):
     assert str(journal.damage).startswith(f"{writer.path}: line 3 is damaged (its checksum")
 
 
-@pytest.mark.parametrize("version", [None, 0, 2, "1", True])
+@pytest.mark.parametrize("version", [None, 0, RUN_FORMAT + 1, "1", True])
 def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_path, version):
     path = JournalWriter(tmp_path, 1, OPTIONS).path
     opened, *rest = path.read_text().splitlines()
@@ -137,7 +138,9 @@ def test_a_journal_of_another_version_is_refused_in_a_line_that_names_both(tmp_p
     with pytest.raises(UserError) as refused:
         read_history(tmp_path)
     found = "none, as those of 0.1" if version is None else repr(version)
-    assert f"format_version {found}, this Remesh reads 1; start over" in str(refused.value)
+    assert f"format_version {found}, this Remesh reads {RUN_FORMAT}; start over" in str(
+        refused.value
+    )
     assert str(path) in str(refused.value)
 
 

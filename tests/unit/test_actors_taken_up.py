@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.jobs.submit import _spec
+from remesh.actors.jobs.continuing import continuation_of
+from remesh.actors.jobs.submit import _control_options, _keep, _ladder, _spec
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
@@ -20,9 +21,9 @@ def folder(tmp_path):
 def notices(folder, *overrides):
     """Those of a start with these overrides, whose bits are kept as a start keeps them."""
     job = load_job(TINY, overrides)
-    fingerprint = job.fingerprint("d")
-    folder.keep(fingerprint)
-    spec = _spec(job, RunOptions(), folder, fingerprint, 4)
+    stands = continuation_of(job, "d", folder, RunOptions())
+    folder.keep(stands.first)
+    spec = _spec(stands, RunOptions(), folder, 4)
     folder.keep_bits(job.bits)
     return spec.notices
 
@@ -40,3 +41,17 @@ def test_a_start_with_other_bits_says_which_and_the_next_one_no_more(folder):
         "train.grad_dtype was fp32 and is bf16"
     )
     assert notices(folder, "train.grad_dtype=bf16", "train.threads=2") == ()
+
+
+def test_a_start_hands_on_what_holds_already_and_what_is_new(folder):
+    """user 4."""
+    for overrides in ((), ("train.lr=0.001",)):
+        stands = continuation_of(load_job(TINY, overrides), "d", folder, RunOptions())
+        _keep(folder, stands)
+    stands = continuation_of(
+        load_job(TINY, ("train.lr=0.001", "train.clip=0.5")), "d", folder, RunOptions()
+    )
+    spec = _spec(stands, RunOptions(), folder, 4)
+    options = _control_options(spec, _ladder(stands.job, RunOptions()), stands, folder)
+    assert [one.key for one in options.amendments] == ["train.lr"]
+    assert [one.key for one in spec.changes] == ["train.clip"]

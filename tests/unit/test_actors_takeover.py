@@ -16,6 +16,7 @@ from remesh.actors.run.contact import Contact, ask
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.job.amendments import Amendment
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import RemeshError
 
@@ -52,7 +53,7 @@ def handled(begun, *events):
 
 def test_the_first_life_starts_the_run(folder):
     begun = begin(spec_of(folder), OPTIONS, folder)
-    assert begun.event == ev.RunStarted()
+    assert begun.events == (ev.RunStarted(),)
     assert (begun.spec.incarnation, begun.gone) == (1, frozenset())
 
 
@@ -62,6 +63,20 @@ def test_starts_are_counted_and_lives_of_one_start_are_not(folder):
     lives = [begin(spec, OPTIONS, folder), begin(spec, OPTIONS, folder)]
     assert [life.machine.options.start for life in lives] == [1, 1]
     assert begin(spec_of(folder, "efgh"), OPTIONS, folder).machine.options.start == 2
+
+
+def test_a_life_that_dies_between_a_change_and_its_start_loses_neither(folder):
+    """user 4."""
+    lower = Amendment(step=1, key="train.lr", old=3e-3, new=1e-3)
+    spec = replace(spec_of(folder), changes=(lower,))
+    first = begin(spec, OPTIONS, folder)
+    handled(first, first.events[0])
+    second = begin(spec, OPTIONS, folder)
+    assert second.events == first.events == (ev.Amended(changes=(lower,)), ev.RunStarted())
+    handled(second, *second.events)
+    third = begin(spec, OPTIONS, folder)
+    assert third.machine.amendments == (lower,)
+    assert isinstance(third.events[0], ev.ControllerRestarted)
 
 
 def test_what_the_start_has_to_say_is_announced_once(folder):
@@ -78,10 +93,11 @@ def test_the_next_life_stands_where_the_one_before_died(folder):
     second = begin(spec, OPTIONS, folder)
     assert second.machine.state == first.machine.state
     assert second.spec.incarnation == 2
-    assert isinstance(second.event, ev.ControllerRestarted)
+    (restarted,) = second.events
+    assert isinstance(restarted, ev.ControllerRestarted)
     assert second.gone == {"m"}
     assert second.tally.starts == 1
-    handled(second, second.event, ev.StopRequested(reason="enough"))
+    handled(second, restarted, ev.StopRequested(reason="enough"))
     third = begin(spec, OPTIONS, folder)
     assert (third.machine.state, third.spec.incarnation) == (second.machine.state, 3)
 
@@ -105,7 +121,7 @@ def test_one_that_died_before_it_started_the_run_leaves_that_to_the_next(folder)
     spec = spec_of(folder)
     handled(begin(spec, OPTIONS, folder), ev.NodeJoined(node="n", slots=1))
     begun = begin(spec, OPTIONS, folder)
-    assert begun.event == ev.RunStarted()
+    assert begun.events == (ev.RunStarted(),)
     assert list(begun.machine.state.roster.nodes) == ["n"]
 
 
@@ -115,7 +131,7 @@ def test_a_clock_that_was_set_back_does_not_reach_the_machine(folder):
     first.journal.event(ev.RunStarted(), first.now_s + 1000.0)
     begun = begin(spec, OPTIONS, folder)
     assert begun.now_s == first.now_s + 1000.0
-    assert begun.event == ev.ControllerRestarted(down_s=0.0)
+    assert begun.events == (ev.ControllerRestarted(down_s=0.0),)
 
 
 def test_a_run_that_somebody_else_has_started_is_not_taken_over(folder):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from finished_run import STEPS, contact_of, finished_run, made_run
 
-from remesh.actors.jobs.finishing import lost_words, standing_of
+from remesh.actors.jobs.finishing import lost_words, proven_from
 from remesh.actors.run.contact import ask
 from remesh.actors.run.run_view import failed
 from remesh.cli.drive import exit_code
@@ -59,7 +59,8 @@ def test_a_run_is_finished_if_its_last_checkpoint_is_whole(run, how, what):
     said = run.take_up()
     assert said.code == 4, said.text  # it would go on from the one before
     assert "finished at" not in said.text
-    told = " ".join((*standing_of(run.run, STEPS).notices, *lost_words(run.run)))
+    _, flaws = proven_from(run.run, run.run.checkpoints(), STEPS)
+    told = " ".join((*flaws, *lost_words(run.run)))
     if what == "manifest" and how in ("deleted", "a folder"):
         assert "tells of a checkpoint at step 12, and the newest is of 8" in told
         return

@@ -12,13 +12,16 @@ from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.old_runs import set_aside
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
-from remesh.orchestrator.control.words.run_format import RunFormatError
+from remesh.orchestrator.control.words.run_format import RUN_FORMAT, RunFormatError
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
 
 TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
-BOTH = "format_version none, as those of 0.1, this Remesh reads 1; start over with --fresh, or give"
+BOTH = (
+    f"format_version none, as those of 0.1, this Remesh reads {RUN_FORMAT}; start over with "
+    f"--fresh, or give"
+)
 
 
 @pytest.fixture
@@ -77,7 +80,7 @@ def test_each_file_of_a_run_says_its_version_and_is_not_read_without(tmp_path, o
     new.publish(CONTACT)
     JournalWriter(new.path, 1, options(steps=1, max_dp=1))
     for path, read in reads.items():
-        assert b'"format_version":1' in new.storage.get(path).replace(b" ", b"")
+        assert b'"format_version":%d' % RUN_FORMAT in new.storage.get(path).replace(b" ", b"")
         read(new)
         with pytest.raises(RunFormatError, match=BOTH):
             read(old)

@@ -39,6 +39,7 @@ def end_if_nothing_is_learned(turn: Turn) -> None:
     turn.end(
         Phase.FAILED,
         f"steps {row.first} to {last} updated nothing, train.max_skipped_steps = {limit} in a "
-        f"row: loss or gradient was not finite, at a learning rate of {row.lr:g}; start over "
-        f"with --fresh and a lower train.lr, or look at the data from step {row.first} on",
+        f"row: loss or gradient was not finite, at a learning rate of {row.lr:g}; go on "
+        f"with --set train.lr=..., a lower one, or --set data.skip=..., which hold from the next "
+        f"step on, or from before step {row.first} with --from-step",
     )

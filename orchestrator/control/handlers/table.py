@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from remesh.orchestrator.control.handlers import (
+    amending,
     nodes,
     presence,
     replanning,
@@ -96,6 +97,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
         _row(ev.StopRequested, stopping.on_stop_requested),
         _row(ev.ScaleRequested, nodes.on_scale),
         _row(ev.LadderChanged, replanning.on_ladder_changed),
+        _row(ev.Amended, amending.on_amended),
         _row(ev.NodeJoined, nodes.on_joined),
         _row(ev.NodeDraining, nodes.on_draining),
         _row(ev.NodeSilent, presence.on_node_silent),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from remesh.orchestrator.control.handlers.amending import leave_for_changes
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.handlers.saving import commit_complete
@@ -121,6 +122,7 @@ def _on_running(turn: Turn) -> None:
     else:
         do_without_leavers(turn)
         climb(turn)
+        leave_for_changes(turn)
         form_or_grow(turn)
 
 

@@ -10,6 +10,7 @@ from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, 
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import Decision, decide_restore
+from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.plan.rung import changed_bits
 from remesh.orchestrator.user_text import count
 
@@ -125,6 +126,18 @@ def take_up_ladder(turn: Turn) -> None:
         state.roster.count_units(turn.ladder.units)
 
 
+def take_up_changes(turn: Turn, from_step: int) -> None:
+    """What is asked for holds from now on, for steps beyond this one."""
+    state, known = turn.state, turn.amendments
+    if not state.asked_changes:
+        return
+    state.amendments = with_changes(known, state.asked_changes, from_step)
+    state.asked_changes = ()
+    for one in state.amendments:
+        if one not in known:
+            turn.say(str(one))
+
+
 def end_stopped(turn: Turn) -> None:
     state = turn.state
     saved_step = state.checkpoints.newest_step
@@ -215,6 +228,7 @@ def _form(turn: Turn) -> None:
         avoided = ", ".join(sorted(checkpoints.avoid))
         turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
         return
+    take_up_changes(turn, decision.from_step)
     before = turn.bit_key
     life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
@@ -249,6 +263,7 @@ def ask_to_form(turn: Turn) -> None:
             members=life.members,
             restore=life.restore,
             from_step=life.from_step,
+            amendments=turn.amendments,
         )
     )
 

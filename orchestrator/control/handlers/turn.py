@@ -7,6 +7,7 @@ from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.commands import Announce, Command, End
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase, check_move
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.rung import Rung, Unit
@@ -27,6 +28,11 @@ class Turn:
     def ladder(self) -> Ladder:
         """The meshes that the run may have now."""
         return self.state.ladder or self.options.ladder
+
+    @property
+    def amendments(self) -> Amendments:
+        """What holds from which step on."""
+        return amendments_of(self.options, self.state)
 
     @property
     def at_least(self) -> int:
@@ -72,3 +78,8 @@ class Turn:
         self.state.deadlines.starting.clear()
         self.state.deadlines.ending.clear()
         self.do(End(status=phase.value, reason=reason, user_error=user_error))
+
+
+def amendments_of(options: Options, state: State) -> Amendments:
+    """All of a run: those that it began with, until there are new ones."""
+    return options.amendments if state.amendments is None else state.amendments

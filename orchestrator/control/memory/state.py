@@ -14,6 +14,7 @@ from remesh.orchestrator.control.memory.vaults import Vaults
 from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.ladder import Ladder
 
 
@@ -25,6 +26,8 @@ class State:
     is what End says. `fault` is open from the first sign of trouble until the next generation is
     asked for. `wanted_nodes` is what somebody asked for since the start. `ladder` is what the run
     picks its meshes from since its own was replaced, `next_ladder` one that is not taken up yet.
+    `amendments` are all of the run since there are new ones, and `asked_changes` what is not taken
+    up yet.
     """
 
     phase: Phase = Phase.WAITING
@@ -35,6 +38,8 @@ class State:
     wanted_nodes: int | None = None
     ladder: Ladder | None = None
     next_ladder: LadderChanged | None = None
+    amendments: Amendments | None = None
+    asked_changes: Amendments = ()
     user_error: bool = False
     step: int = 0
     last: StepRecord | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.words.records import Member, Restore
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -33,13 +34,17 @@ class ReleaseNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Build the mesh of `generation`, restore, and train on from `from_step` + 1."""
+    """Build the mesh of `generation`, restore, and train on from `from_step` + 1.
+
+    `amendments` are all of the run: they say what each step trains with.
+    """
 
     generation: int
     rung: Rung
     members: tuple[Member, ...]
     restore: Restore
     from_step: int
+    amendments: Amendments = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.parallel.state.root_manifest import ShardFile
 
@@ -263,6 +264,13 @@ class LadderChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Amended:
+    """Somebody wants the run to train with other values, each from its step on or a later one."""
+
+    changes: Amendments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """The deadline that the controller asked for has passed."""
 
@@ -294,5 +302,6 @@ Event = (
     | StopRequested
     | ScaleRequested
     | LadderChanged
+    | Amended
     | Tick
 )

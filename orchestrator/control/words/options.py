@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
+from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Ladder
 
@@ -17,7 +18,8 @@ class Options:
     `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
     `last_generation` is the newest generation that an earlier run of the same job has used:
     generations go on from there, so that file names of two runs never meet. `start` counts the
-    starts of the run, this one included.
+    starts of the run, this one included. `amendments` are those of its earlier starts, and `origin`
+    is the checkpoint that it branched off, if it did.
     """
 
     steps: int
@@ -35,6 +37,8 @@ class Options:
     fallbacks: tuple[CheckpointState, ...] = ()
     last_generation: int = 0
     start: int = 1
+    amendments: Amendments = ()
+    origin: str = ""
 
     @property
     def timers(self) -> Timers:
