@@ -74,13 +74,18 @@ def _made_ready(folder: RunFolder, goes_on: Continuation, *, fresh: bool) -> tup
     """Makes the folder this run's, when nothing can refuse it any more; what is to be said."""
     old_runs.keep(folder.places)
     number = old_runs.set_aside(folder.places) if fresh else None
+    _keep(folder, goes_on)
+    checkpoint = goes_on.job.checkpoint
+    return (old_runs.told(number, goes_on.job.run_dir, checkpoint.url),) if number else ()
+
+
+def _keep(folder: RunFolder, goes_on: Continuation) -> None:
+    """Make this the run here, as it goes on."""
     folder.keep(goes_on.first)
     if goes_on.fingerprint != flat(goes_on.first, goes_on.amendments):
         folder.amend(goes_on.fingerprint)
     if goes_on.abandoned:
         folder.go_back(goes_on.step)
-    checkpoint = goes_on.job.checkpoint
-    return (old_runs.told(number, goes_on.job.run_dir, checkpoint.url),) if number else ()
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:

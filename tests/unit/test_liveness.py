@@ -11,7 +11,7 @@ from test_actors_run_folder import CONTACT
 
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.liveness import has_process, last_word_s, may_live, this_machine
+from remesh.actors.run.liveness import can_be_there, last_word_s, may_live, this_machine
 from remesh.actors.run.status_server import StatusServer
 from remesh.orchestrator.user_errors import UserError
 
@@ -54,9 +54,9 @@ def test_a_process_tells_on_its_own_machine_only():
     ended = subprocess.Popen(["true"])
     ended.wait()
     here = replace(CONTACT, machine=this_machine(), pid=os.getpid())
-    assert has_process(here) is True
-    assert has_process(replace(here, pid=ended.pid)) is False
-    assert has_process(replace(here, machine="another pid:[1]")) is None
+    assert can_be_there(here) is True
+    assert can_be_there(replace(here, pid=ended.pid)) is False
+    assert can_be_there(replace(here, machine="another pid:[1]")) is None
 
 
 def test_the_newest_sign_in_the_folder_is_the_last_word(run):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from control_values import options
-from remesh.cli.progress import open_display
 from rich.console import Console
 from test_cli_drive import Asked, ScriptedRun, ended, running
 
@@ -17,6 +16,7 @@ from remesh.cli.interrupts import Interrupts
 from remesh.cli.main import main
 from remesh.cli.outputs import go_on_unheard, standard_streams
 from remesh.cli.run_command import follow
+from remesh.cli.screen.progress import open_display
 
 
 @pytest.fixture
