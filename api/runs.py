@@ -53,7 +53,7 @@ class AttachedRun:
 
         A loss or norm that is not finite is NaN or infinite here. Raises as status.
         """
-        from remesh.actors.run.trained_steps import rows_of  # noqa: PLC0415
+        from remesh.actors.history.trained_steps import rows_of  # noqa: PLC0415
 
         return rows_of(self.folder)
 

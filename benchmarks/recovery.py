@@ -28,7 +28,7 @@ from pathlib import Path
 
 from rows import Row, cost, report
 
-from remesh.actors.run.journal_reading import read_history
+from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.control.words.events import StepsDone, WorkerReady
 
 ROOT = Path(__file__).parents[1]

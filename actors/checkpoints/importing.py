@@ -13,9 +13,9 @@ from typing import Any
 
 from remesh.actors.checkpoints.exporting import Format
 from remesh.actors.checkpoints.origin import keep_words
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.run import old_runs
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_reading import read_history
 from remesh.actors.storage.storage_url import open_storage
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError

@@ -26,6 +26,7 @@ from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
+from remesh.actors.history.replay import SnapshotWriter
 from remesh.actors.node.log_carrier import LogCarrier
 from remesh.actors.node.offers import Offers
 from remesh.actors.node.own_log import divert, log_folder_of
@@ -35,10 +36,9 @@ from remesh.actors.run import old_runs
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import this_machine, this_network
-from remesh.actors.run.replay import SnapshotWriter
-from remesh.actors.run.run_metrics import RunMetrics
 from remesh.actors.run.run_view import RunView
-from remesh.actors.run.status_server import LOOPBACK, StatusServer
+from remesh.actors.serving.run_metrics import RunMetrics
+from remesh.actors.serving.status_server import LOOPBACK, StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from remesh.actors.run.journal_files import JournalWriter
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.orchestrator.control.words.events import Event
 
 

@@ -10,13 +10,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from remesh.actors.history.journal_files import Journal, JournalWriter, journal_path
+from remesh.actors.history.journal_reading import History, read_history
+from remesh.actors.history.replay import Replayed, replayed
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import Journal, JournalWriter, journal_path
-from remesh.actors.run.journal_reading import History, read_history
-from remesh.actors.run.replay import Replayed, replayed
-from remesh.actors.run.status_server import LOOPBACK, Actions, Answers, StatusServer
+from remesh.actors.serving.status_server import LOOPBACK, Actions, Answers, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Amended, ControllerRestarted, RunStarted

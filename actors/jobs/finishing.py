@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_reading import read_history
 from remesh.actors.run.run_report import report_of
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.job.job import Job

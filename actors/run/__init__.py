@@ -1,4 +1,4 @@
-"""A run as a folder, a journal, an address and numbers.
+"""A run as a folder and an address: who may write to it, what it says of itself.
 
-Belongs here: files of a run, its status over HTTP, its metrics.
+Belongs here: files of a run besides its journals and checkpoints, how it is reached and told.
 """

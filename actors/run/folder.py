@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.run.contact import Contact
-from remesh.actors.run.journal_reading import read_history
 from remesh.actors.run.liveness import who_holds
 from remesh.actors.run.own_records import Record, read_flat, read_record
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage

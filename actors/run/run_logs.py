@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from remesh.actors.history.journal_files import cause_of
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.log_carrier import FOLDER, LOG_NAME, logs_in, read_log
 from remesh.actors.node.own_log import LOG
-from remesh.actors.run.journal_files import cause_of
-from remesh.actors.run.journal_reading import read_history
 from remesh.actors.run.status import read_status
 from remesh.orchestrator.user_errors import UserError
 

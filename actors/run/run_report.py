@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.trained_steps import TrainedSteps, lived
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_reading import read_history
 from remesh.actors.run.told import status_of
-from remesh.actors.run.trained_steps import TrainedSteps, lived
 from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
@@ -39,7 +39,9 @@ def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
     records = trained.ledger.trained(trained.lineage, span)
     losses = [record.did.loss if record else None for record in records]
     machines = [machine for machine, _ in lives]
-    own = replace(span, first=_origin_step(machines))
+    first = _origin_step(machines)
+    unproven = frozenset(step for step in span.unproven if step > first)
+    own = replace(span, first=first, unproven=unproven)
     expected = _expected_digests(job, machines[-1].amendments if machines else ())
     told: dict[str, Any] = plain(
         {
@@ -48,7 +50,7 @@ def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
             "final_loss": losses[-1] if losses else None,
             "losses": losses,
             "samples": asdict(trained.ledger.samples(trained.lineage, own, expected)),
-            "unproven_steps": list(_ranges(sorted(span.unproven))),
+            "unproven_steps": list(_ranges(sorted(unproven))),
             "damage": [str(damage) for damage in history.damage],
             "generations": generations,
         }

@@ -6,8 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.orders import RunSpec
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.told import progress_of, told_of
 from remesh.orchestrator.accounts.standing import Standing, standing_of
 from remesh.orchestrator.accounts.tally import Tally

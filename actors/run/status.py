@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
+from remesh.actors.history.journal_reading import History, read_history
+from remesh.actors.history.replay import replayed
 from remesh.actors.run.contact import ANSWER_LIMIT_S
-from remesh.actors.run.journal_reading import History, read_history
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable, reach
-from remesh.actors.run.replay import replayed
 from remesh.actors.run.told import NOBODY, told_of
 from remesh.orchestrator.accounts.standing import standing_of
 from remesh.orchestrator.accounts.view import view_of

@@ -13,9 +13,9 @@ from rich.console import Console
 from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
 from remesh.actors.jobs.inside_job import check_cluster, check_folders
 from remesh.cli.data_commands import ensure_dataset
-from remesh.cli.drive import Display, DrivenRun, Wish, drive
-from remesh.cli.ending import told_end
-from remesh.cli.interrupts import Interrupts
+from remesh.cli.driving.drive import Display, DrivenRun, Wish, drive
+from remesh.cli.driving.ending import told_end
+from remesh.cli.driving.interrupts import Interrupts
 from remesh.cli.outputs import go_on_unheard
 from remesh.cli.screen.progress import open_display
 from remesh.data.regular_file import read_bounded

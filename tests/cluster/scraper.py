@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from place import REPOSITORY, until
 
-from remesh.actors.run.metrics import TABLE
+from remesh.actors.serving.metrics import TABLE
 
 SHIPPED = REPOSITORY / "deploy" / "prometheus"
 SCRAPE_S = 0.2

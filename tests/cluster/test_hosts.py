@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from place import SHORT, Place, until
 
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.processes import look, processes
-from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 
 EARLY = 10

@@ -13,11 +13,11 @@ from place import SHORT, until
 from scraper import Scraper
 from tallied_drive import tallied
 
+from remesh.actors.history.journal_files import Journal
+from remesh.actors.history.replay import replayed
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import Journal
-from remesh.actors.run.replay import replayed
-from remesh.actors.run.run_metrics import RunMetrics
+from remesh.actors.serving.run_metrics import RunMetrics
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.job.tables import MetricsTable
 

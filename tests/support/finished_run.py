@@ -18,9 +18,9 @@ from control_values import record
 from manifests import checkpoint_manifest
 from whole_shards import encode_shard
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.cli.main import main
 from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest
@@ -165,7 +165,14 @@ def _write_data(folder):
 
 def contact_of(run="ab12", port=1):
     return Contact(
-        run=run, host="127.0.0.1", port=port, token="secret", address="", pid=1, started_s=1.0
+        run=run,
+        host="127.0.0.1",
+        port=port,
+        token="secret",
+        address="",
+        pid=1,
+        started_s=1.0,
+        lease_s=0.05,
     )
 
 

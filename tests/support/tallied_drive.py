@@ -3,8 +3,8 @@
 from control_drive import Drive
 from control_values import records
 
-from remesh.actors.run.metrics import render
-from remesh.actors.run.picture import Picture
+from remesh.actors.serving.metrics import render
+from remesh.actors.serving.picture import Picture
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control import journal

@@ -2,10 +2,10 @@
 
 from control_values import options
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted, StopRequested
 from remesh.orchestrator.user_errors import UserError
 
@@ -39,7 +39,14 @@ class TrainingRun:
         if self.wishes:
             self.left -= 1
         phase = "draining" if self.wishes else "running"
-        return {"phase": phase, "step": 7, "steps": 80, "ended": False, "reason": ""}
+        return {
+            "id": "ab12",
+            "phase": phase,
+            "step": 7,
+            "steps": 80,
+            "ended": False,
+            "reason": "",
+        }
 
     def stop(self, wish):
         self.wishes.append(wish)

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from control_values import options, record
 
-from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.journal_reading import read_history
+from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import read

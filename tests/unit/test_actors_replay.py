@@ -5,10 +5,10 @@ from counted import calls_made
 from tallied_drive import tallied, through_everything
 
 from remesh.actors.controller.inbox import Inbox
-from remesh.actors.run import replay
-from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.journal_reading import read_history
-from remesh.actors.run.replay import SnapshotWriter, replayed
+from remesh.actors.history import replay
+from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.replay import SnapshotWriter, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller

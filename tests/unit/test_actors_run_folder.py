@@ -10,9 +10,9 @@ import pytest
 from control_values import options
 from manifests import checkpoint_manifest
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.file_storage import TEMPORARY
 from remesh.orchestrator.user_errors import UserError

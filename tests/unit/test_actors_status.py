@@ -7,12 +7,12 @@ import pytest
 from control_values import options
 from waiting import PATIENCE_S
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.contact import Contact, answer_of, ask
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.liveness import this_network
 from remesh.actors.run.status import read_events, read_status
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 
@@ -21,7 +21,7 @@ TOKEN = "0123456789abcdef"
 
 @pytest.fixture
 def server():
-    answer = {"run": "ab12", "phase": "RUNNING", "loss": None}
+    answer = {"id": "ab12", "phase": "RUNNING", "loss": None}
     opened = StatusServer({"/status": lambda: dict(answer)}, TOKEN)
     yield opened
     opened.close()
@@ -50,7 +50,7 @@ def code_of(server, path, headers):
 
 
 def test_the_live_controller_answers_whoever_has_the_token(contact):
-    assert ask(contact, "/status") == {"run": "ab12", "phase": "RUNNING", "loss": None}
+    assert ask(contact, "/status") == {"id": "ab12", "phase": "RUNNING", "loss": None}
 
 
 def test_without_the_token_there_is_no_answer_not_even_what_exists(server):

@@ -144,7 +144,7 @@ def test_a_run_that_somebody_else_has_started_is_not_taken_over(folder):
 
 
 def test_its_address_and_token_stay():
-    here = {"run": "abcd"}
+    here = {"id": "abcd"}
     answers = {"/status": lambda: here}
     first, token = open_server(answers, {}, None)
     first.close()

@@ -10,8 +10,8 @@ from waiting import PATIENCE_S
 
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.run.contact import Contact, answer_of
-from remesh.actors.run.status_server import StatusServer
-from remesh.actors.run.whole_request import MAX_BODY_BYTES
+from remesh.actors.serving.status_server import StatusServer
+from remesh.actors.serving.whole_request import MAX_BODY_BYTES
 from remesh.orchestrator.control.words.events import NodeDraining, ScaleRequested
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 

@@ -5,8 +5,8 @@ from control_drive import Drive
 from control_values import record
 from test_curve import TINY
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.run_report import report_of
 from remesh.data.digest import expected_digest
 from remesh.data.manifest import Manifest

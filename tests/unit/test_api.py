@@ -90,7 +90,7 @@ def test_a_submitted_run_is_asked_and_stopped_by_its_id(tmp_path):
     heard = []
     assert run.wait(heard.append) == 0
     assert "".join(heard) == "step 1/80  loss 5\n"
-    assert run.stop()["status"] == "finished"
+    assert run.stop() == "is finished, attempt 1"
 
 
 def test_a_run_is_attached_by_its_folder_its_job_or_as_the_newest(tmp_path, monkeypatch):

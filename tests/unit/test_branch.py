@@ -12,9 +12,9 @@ from control_values import options
 from test_cli_checkpoint import JOB, save
 
 import remesh.actors.checkpoints.branching  # noqa: F401 - at collection, not within a test's budget
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.jobs.continuing import continuation_of
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.status import read_status
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from remesh.actors.jobs.job_logs import LogPosition, progress_of
-from remesh.cli.drive import STOPPING, drive, exit_code
-from remesh.cli.interrupts import SIGNALS, Interrupts
+from remesh.cli.driving.drive import STOPPING, drive, exit_code
+from remesh.cli.driving.interrupts import SIGNALS, Interrupts
 from remesh.cli.run_command import follow
 from remesh.cli.screen.progress import LiveDisplay, PlainDisplay
 from remesh.orchestrator.job.driver_words import RunStatus, RunWait

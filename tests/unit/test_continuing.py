@@ -5,8 +5,10 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from manifests import checkpoint_manifest
+from whole_shards import encode_shard
 
 from remesh.actors.controller.commits import ToldFingerprint
 from remesh.actors.jobs.continuing import continuation_of
@@ -22,7 +24,8 @@ from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.checkpoint import prune
-from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile, encode_manifest
+from remesh.parallel.state.root_manifest import CheckpointRef, encode_manifest, shard_file_name
+from remesh.parallel.state.shards import write_shard
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yml"
 RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
@@ -45,9 +48,9 @@ def tiny(*overrides):
 
 def commit(folder, step, generation):
     ref = CheckpointRef(step=step, generation=generation)
-    shard = ShardFile(name="rank-0-of-1.safetensors", size_bytes=3, digest="x")
+    encoded = encode_shard({"x": torch.ones(1)}, ref)
+    shard = write_shard(folder.storage, f"{ref.name}/{shard_file_name(0, 1)}", encoded)
     more = {"fingerprint": tiny().fingerprint("d"), "position": step}
-    folder.storage.put(f"{ref.name}/{shard.name}", b"abc")
     folder.storage.put(
         ref.manifest_path, encode_manifest(checkpoint_manifest(ref, [shard], **more))
     )

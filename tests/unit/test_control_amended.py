@@ -6,9 +6,9 @@ from control_drive import Drive, of, records, running
 from control_values import options
 from test_control_shared import OTHERS
 
+from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.orders import form_order
-from remesh.actors.run.journal_files import JournalWriter
-from remesh.actors.run.journal_reading import read_history
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of

@@ -14,7 +14,7 @@ from finished_run import STEPS, contact_of, finished_run, made_run
 from remesh.actors.jobs.finishing import lost_words, proven_from
 from remesh.actors.run.contact import ask
 from remesh.actors.run.run_view import failed
-from remesh.cli.drive import exit_code
+from remesh.cli.driving.drive import exit_code
 from remesh.orchestrator.job.driver_words import RunStatus
 
 
@@ -93,7 +93,7 @@ def test_an_older_checkpoint_matters_to_nobody_who_is_finished(run):
         b"\xff",
         b"[" * 100_000,
         b"9" * 5000,
-        b'{"format_version": 1}',
+        b'{"format_version": 2}',
     ],
 )
 @pytest.mark.parametrize("name", ["fingerprint.json", "bits.json"])
@@ -113,7 +113,7 @@ def test_a_damaged_record_of_a_run_is_one_line_with_file_and_cure(run, name, con
 @pytest.mark.parametrize("values", [{"seed": [1]}, [1], 7, {"seed": {}}])
 def test_a_fingerprint_of_another_shape_is_damaged(run, values):
     """security D4: `[]` was a TypeError."""
-    told = {"format_version": 1, "fingerprint": values}
+    told = {"format_version": 2, "fingerprint": values}
     (run.run_dir / "fingerprint.json").write_text(json.dumps(told))
     said = run.take_up()
     assert said.code == 2
@@ -167,7 +167,7 @@ def somebody_answers(values):
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1], {}, 7, {"phase": "running"}, {"run": "cd34"}, b"[" * 100_000]
+    "values", [[], [1], {}, 7, {"phase": "running"}, {"id": "cd34"}, b"[" * 100_000]
 )
 def test_whoever_answers_without_the_name_of_the_run_is_not_its_controller(run, values):
     """security D4: any JSON from that port counted as a live controller."""

@@ -9,8 +9,9 @@ from finished_run import BATCH, STEPS, WrittenDrive, contact_of, finished_run
 
 from remesh.actors.controller.commits import commit_checkpoint
 from remesh.actors.controller.takeover import begin
+from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.jobs.continuing import Continuation
 from remesh.actors.jobs.submit import _spec
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.data.durable import Disk
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Commit
@@ -100,6 +101,10 @@ def test_a_changed_line_is_seen_by_its_number(run, how):
     assert report["samples"]["lost"] is None
 
 
+def goes_on(run):
+    return Continuation(job=run.job, first={"data.digest": "d"}, checkpoints=run.run.checkpoints())
+
+
 def test_a_damaged_journal_stops_no_resume_and_is_announced(tmp_path):
     """security D2: one flipped bit, and the run could not be taken up at its checkpoints."""
     run = finished_run(tmp_path)
@@ -111,7 +116,7 @@ def test_a_damaged_journal_stops_no_resume_and_is_announced(tmp_path):
     run.journal.write_text("".join(lines))
     more = run.take_up("--set", "train.steps=20")
     assert more.code == 4, more.text
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     assert [text for text in spec.notices if f"{run.journal}: line {at + 1}" in text] != []
 
 
@@ -134,7 +139,7 @@ def test_status_and_events_tell_the_damage_and_what_was_before_it(run):
     for command in ("status", "events"):
         said = run.remesh(command, run.run_dir)
         assert said.code == 0, said.text
-        assert f"{run.journal}: line {at + 1}" in " ".join(said.out.split())
+        assert f"jsonl: line {at + 1} is damaged" in "".join(said.out).replace("\n", "")
         told = json.loads(run.remesh(command, run.run_dir, "--json").out)
         assert f"line {at + 1}" in json.dumps(told)
     assert json.loads(run.remesh("status", run.run_dir, "--json").out)["step"] == 6
@@ -171,7 +176,7 @@ def test_foreign_and_copied_journals_are_named_and_prove_nothing(run):
 
 def test_a_journal_that_continues_a_missing_one_is_named(run):
     """security D4: it was an IndexError."""
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     drive = WrittenDrive(run.run, run.job, {}, incarnation=spec.incarnation, last_generation=1)
     begin(spec, drive.controller.options, run.run)  # takes over
     first, second = sorted(run.journal.parent.iterdir())[-2:]
@@ -186,7 +191,7 @@ def test_a_journal_that_continues_a_missing_one_is_named(run):
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how):
     """security B5: it took itself for a first start, and left workers behind."""
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     begun = begin(spec, run.options, run.run)
     run.run.publish(contact_of(spec.run))
     if how == "deleted":
@@ -201,7 +206,7 @@ def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how)
 
 def test_a_damaged_claim_is_named_by_a_controller_that_is_back(run):
     """security B5: it was a KeyError."""
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     begin(spec, run.options, run.run)
     claim = run.run_dir / "claims" / f"{spec.incarnation:06d}.json"
     for content in (b"{}", b"[]", b"\xff", b'{"format_version": 1}'):
@@ -222,7 +227,7 @@ class Synced:
 
 def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
     """security D2: after a power cut the journal told less than the checkpoints."""
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     place = run.run
     files = tuple(read_manifest(place.storage, committed(place.storage)[0]).files)
     command = Commit(generation=1, step=STEPS, files=files)
@@ -236,7 +241,7 @@ def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
 
 def test_a_journal_that_cannot_be_synced_commits_nothing(run):
     """security D2."""
-    spec = _spec(run.job, RunOptions(), run.run, {"data.digest": "d"}, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
     manifest = run.checkpoint(STEPS) / "manifest.json"
     files = read_manifest(run.run.storage, committed(run.run.storage)[0]).files
     manifest.unlink()

@@ -12,8 +12,8 @@ import yaml
 from kuberay import the, the_job
 from needed import program
 
-from remesh.actors.run.metrics import TABLE
-from remesh.actors.run.picture import AXES
+from remesh.actors.serving.metrics import TABLE
+from remesh.actors.serving.picture import AXES
 from remesh.orchestrator.accounts.goodput import PHASES, REASONS
 from remesh.orchestrator.accounts.tally import PARTS, Cause
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState

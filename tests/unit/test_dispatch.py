@@ -18,7 +18,7 @@ from remesh.orchestrator.control.words.codec import encode
 # Matches over texts, over what comes from outside, or over a few events of many.
 OPEN = {
     "actors/jobs/cluster_jobs.py code",
-    "api/cli/drive.py exit_code",
+    "api/cli/driving/drive.py exit_code",
     "api/cli/main.py _explain",
     "api/cli/screen/shapes.py _cell",
     "orchestrator/job/overrides.py _written",

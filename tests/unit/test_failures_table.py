@@ -16,7 +16,7 @@ from finished_run import Said, contact_of, finished_run, made_run
 from test_damaged_files import somebody_answers
 
 from remesh.actors.run.run_view import failed
-from remesh.cli.drive import exit_code
+from remesh.cli.driving.drive import exit_code
 from remesh.orchestrator.job.driver_words import RunStatus
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from contextlib import suppress
 import pytest
 
 from remesh.actors.run.contact import Contact, ask
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.actors.vault.shelf import Shelf
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
@@ -68,7 +68,7 @@ class VaultPort:
 
 class StatusPort:
     def __init__(self, _folder, limit_s):
-        answers = {"/status": lambda: {"run": "", "step": 7}}
+        answers = {"/status": lambda: {"id": "", "step": 7}}
         self.server = StatusServer(answers, TOKEN, limit_s=limit_s)
         self.port = self.server.port
         self.begin = b"GET /status HTTP/1.1\r\nX: "
@@ -76,7 +76,7 @@ class StatusPort:
     def answers(self):
         who = {"run": "", "address": "", "pid": 1, "started_s": 0.0}
         contact = Contact(host=HOST, port=self.port, token=TOKEN, **who)
-        return ask(contact, "/status") == {"run": "", "step": 7}
+        return ask(contact, "/status") == {"id": "", "step": 7}
 
 
 PORTS = [

@@ -8,8 +8,8 @@ import pytest
 from tallied_drive import tallied
 from waiting import PATIENCE_S
 
-from remesh.actors.run.run_metrics import RunMetrics
-from remesh.actors.run.scrapes import LATE, MOST_CLIENTS, MOST_S, Scrapes
+from remesh.actors.serving.run_metrics import RunMetrics
+from remesh.actors.serving.scrapes import LATE, MOST_CLIENTS, MOST_S, Scrapes
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.job.tables import MetricsTable
 

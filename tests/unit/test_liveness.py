@@ -9,10 +9,10 @@ import pytest
 from control_values import options
 from test_actors_run_folder import CONTACT
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.liveness import can_be_there, last_word_s, may_live, this_machine
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.user_errors import UserError
 
 LEASE_S = CONTACT.lease_s
@@ -116,7 +116,7 @@ def test_a_run_that_gives_another_word_meanwhile_is_alive(run):
 
 def test_a_controller_that_answers_is_alive_however_old_its_word_is(run):
     """user 1b"""
-    server = StatusServer({"/status": lambda: {"phase": "running"}}, "secret")
+    server = StatusServer({"/status": lambda: {"id": CONTACT.run, "phase": "running"}}, "secret")
     run.publish(replace(CONTACT, host=server.host, port=server.port))
     age(run, 1000)
     with pytest.raises(UserError, match="which is alive"):

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sized import scraped
 from tallied_drive import TalliedDrive, scrape, tallied, through_everything
 
-from remesh.actors.run.metrics import TABLE, MetricRow, table
+from remesh.actors.serving.metrics import TABLE, MetricRow, table
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller

@@ -10,9 +10,9 @@ from control_values import options
 from rich.console import Console
 from test_cli_drive import Asked, ScriptedRun, ended, running
 
-from remesh.actors.run.journal_files import JournalWriter
-from remesh.cli.drive import exit_code
-from remesh.cli.interrupts import Interrupts
+from remesh.actors.history.journal_files import JournalWriter
+from remesh.cli.driving.drive import exit_code
+from remesh.cli.driving.interrupts import Interrupts
 from remesh.cli.main import main
 from remesh.cli.outputs import go_on_unheard, standard_streams
 from remesh.cli.run_command import follow
@@ -128,7 +128,7 @@ def test_a_broken_pipe_of_another_kind_is_told(capsys, monkeypatch):
     def broken(*_):
         raise BrokenPipeError(32, "Broken pipe", "of the supervisor")
 
-    monkeypatch.setattr("remesh.cli.status_command.run_dir_of", broken)
+    monkeypatch.setattr("remesh.runs.run_dir_of", broken)
     assert main(["status"]) == 3
     assert "of the supervisor" in capsys.readouterr().err
 

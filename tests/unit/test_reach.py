@@ -7,12 +7,12 @@ from contextlib import contextmanager
 import pytest
 from control_values import options
 
+from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.journal_files import JournalWriter
 from remesh.actors.run.liveness import this_network
 from remesh.actors.run.status import read_status, tell_run
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.control.words.events import NodeJoined, RunStarted
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 
@@ -44,7 +44,7 @@ def write_run(path, left=None, *, age_s=0.0):
 @contextmanager
 def listening(answer):
     """Somebody at a port of loopback."""
-    server = StatusServer({"/status": lambda: answer}, TOKEN)
+    server = StatusServer({"/status": lambda: {"id": "ab12", **answer}}, TOKEN)
     yield server.port
     server.close()
 

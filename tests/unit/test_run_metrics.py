@@ -11,12 +11,12 @@ import pytest
 from tallied_drive import through_everything
 from waiting import PATIENCE_S
 
-from remesh.actors.run.journal_files import Journal
-from remesh.actors.run.metrics import render
-from remesh.actors.run.picture import Picture
-from remesh.actors.run.replay import replayed
-from remesh.actors.run.run_metrics import RunMetrics
-from remesh.actors.run.status_server import StatusServer
+from remesh.actors.history.journal_files import Journal
+from remesh.actors.history.replay import replayed
+from remesh.actors.serving.metrics import render
+from remesh.actors.serving.picture import Picture
+from remesh.actors.serving.run_metrics import RunMetrics
+from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.job.tables import MetricsTable
 

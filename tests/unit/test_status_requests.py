@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from remesh.actors.run.status_server import Page, StatusServer
-from remesh.actors.run.whole_request import Reply, RequestVisitor, replied
+from remesh.actors.serving.status_server import Page, StatusServer
+from remesh.actors.serving.whole_request import Reply, RequestVisitor, replied
 from remesh.orchestrator.user_errors import UserError
 
 TOKEN = "0123456789abcdef"

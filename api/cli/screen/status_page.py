@@ -45,6 +45,8 @@ class StatusPage:
         cells = max(LEAST_CELLS, min(MOST_CELLS, options.max_width // 3))
         yield plain_text(told["folder"], "bold")
         yield Hanging(Text(), plain_text(_sentence(status), _STYLES.get(status.phase, "yellow")))
+        for said in _aside(told):
+            yield Hanging(Text(), plain_text(said, "yellow"))
         yield Flow(list(_steps(status)))
         yield Bar(status.step, status.steps)
         yield Flow(list(measures(status, cells, glyphs)))
@@ -54,6 +56,16 @@ class StatusPage:
             yield plain_text(f"generations {strip}", FAINT)
         yield from _nodes(told)
         yield from _generations(told["generations"], now_s)
+
+
+def _aside(told: Told) -> Iterator[str]:
+    """What is not as with any run: damaged files, another run before it, changes on the way."""
+    yield from told.get("damage", ())
+    if told["origin"]:
+        yield f"branched off {told['origin']}"
+    for one in told["amendments"]:
+        old = "unset" if one["old"] is None else one["old"]
+        yield f"from step {one['step']} on: {one['key']} {old} -> {one['new']}"
 
 
 def _status(told: Told, now_s: float) -> RunStatus:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.journal_files import Journal
-from remesh.actors.run.journal_reading import read_history
+from remesh.actors.history.journal_files import Journal
+from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage

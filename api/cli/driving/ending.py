@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from remesh.cli.drive import Display, DrivenRun, Wish, exit_code
+from remesh.cli.driving.drive import Display, DrivenRun, Wish, exit_code
 from remesh.cli.screen.said import loss_text
 from remesh.data.durable import durable_file
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.user_errors import RemeshError
+from remesh.orchestrator.user_text import count
 
 LOST_OR_REPEATED = 5
 
@@ -52,9 +53,9 @@ def doubts(account: Mapping[str, Any]) -> Iterator[str]:
     samples = account.get("samples", {})
     if _is_off(account):
         yield (
-            f"{samples['lost'] or 0} samples were lost and {samples['repeated'] or 0} were trained "
-            f"twice: this is not the curve of an undisturbed run; please report it with the "
-            f"journal, and start over with --fresh"
+            f"{count(samples['lost'] or 0, 'sample', 'was', 'were')} lost and "
+            f"{samples['repeated'] or 0} trained twice: this is not the curve of an undisturbed "
+            f"run; please report it with the journal, and start over with --fresh"
         )
     yield from account.get("damage", ())
     steps = account.get("unproven_steps", ())

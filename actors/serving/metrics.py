@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from remesh.actors.run.picture import MetricSamples, Picture
+from remesh.actors.serving.picture import MetricSamples, Picture
 from remesh.orchestrator.accounts.durations import Histogram
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

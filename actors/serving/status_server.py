@@ -18,7 +18,13 @@ from threading import Semaphore
 from types import MappingProxyType
 from typing import Any
 
-from remesh.actors.run.whole_request import MAX_BODY_BYTES, Reply, Request, RequestVisitor, replied
+from remesh.actors.serving.whole_request import (
+    MAX_BODY_BYTES,
+    Reply,
+    Request,
+    RequestVisitor,
+    replied,
+)
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.doors.doorstep import Doorstep
 from remesh.parallel.threads import heard

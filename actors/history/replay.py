@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from remesh.actors.run.journal_files import Journal, JournalWriter
+from remesh.actors.history.journal_files import Journal, JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remesh.actors.run.journal_files import FOLDER, Damage, Journal, journal_path
+from remesh.actors.history.journal_files import FOLDER, Damage, Journal, journal_path
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.journal import Opened
 from remesh.orchestrator.control.words.run_format import RUN_FORMAT
 from remesh.orchestrator.control.words.sealed_lines import KEY, unsealed
+from remesh.orchestrator.user_text import count
 from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, parse
 
 _NAME = re.compile(r"(\d{6,18})\.jsonl", re.ASCII)
@@ -138,7 +139,7 @@ class _Reader:
             start.cut(num_lines)
             start.take(path, lines)
         elif start.damage is None:
-            what = f"continues after {num_lines} lines, of which {len(start.lines)} are there"
+            what = f"continues after {count(num_lines, 'line')}, and {len(start.lines)} are there"
             start.damage = Damage(file=str(path), line=1, what=what)
 
     def _stray(self, path: Path, what: str, line: int | None = None) -> None:

@@ -9,10 +9,10 @@ from ipaddress import ip_address
 from threading import Lock
 from typing import Any
 
-from remesh.actors.run.metrics import CONTENT_TYPE, render
-from remesh.actors.run.picture import Picture
-from remesh.actors.run.scrapes import Scrapes
-from remesh.actors.run.status_server import Answers, Page, StatusServer
+from remesh.actors.serving.metrics import CONTENT_TYPE, render
+from remesh.actors.serving.picture import Picture
+from remesh.actors.serving.scrapes import Scrapes
+from remesh.actors.serving.status_server import Answers, Page, StatusServer
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
