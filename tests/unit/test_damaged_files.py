@@ -198,7 +198,7 @@ def test_lost_or_repeated_samples_are_a_line_and_a_code_of_their_own(tmp_path):
     said = run.take_up()
     assert said.code == 5
     assert "48 samples were lost" in said.out
-    assert "48 were trained twice" in said.out
+    assert "48 trained twice" in said.out
 
 
 def test_a_copy_of_a_finished_run_is_finished(run, tmp_path):
