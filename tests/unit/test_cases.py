@@ -38,11 +38,6 @@ def named():
     ]
 
 
-@cache
-def functions_of(path):
-    return {node.name for node in ast.parse(path.read_text()).body if hasattr(node, "name")}
-
-
 @pytest.mark.parametrize("table", ["cases", "control", "inputs", "parallel", "security", "user"])
 def test_every_row_has_its_test_or_the_reason_why_there_is_none(table):
     found = rows_of(table)

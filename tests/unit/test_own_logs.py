@@ -206,7 +206,7 @@ def fail(text):
 
 
 def test_a_node_that_has_not_joined_is_told_with_the_last_line_of_its_log(tmp_path):
-    """User 16: the run went on without it, and nothing said so."""
+    """user 16: the run went on without it, and nothing said so."""
     cluster = LocalCluster(token="t", folder=tmp_path, supervisor=SimpleNamespace())
     cluster.sessions, cluster.address = [os.getpid(), os.getpid()], "127.0.0.2:1"
     (tmp_path / "node-1.log").write_text("started\nno room left\n\n")
