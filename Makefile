@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run test check lint types layers unit sim dist cluster bench soak clean
+.PHONY: help setup run test check lint types layers unit sim dist cluster bench docs soak clean
 
 # Asked for its path, since a pyenv shim of that name may stand for nothing.
 PYTHON ?= $(or $(shell python3.11 -c 'import sys; print(sys.executable)' 2>/dev/null),python3)
@@ -46,6 +46,9 @@ dist: $(STAMP) ## Tests with torch and gloo in several processes
 
 cluster: $(STAMP) ## Tests on real Ray nodes
 	$(BIN)/pytest tests/cluster
+
+docs: $(STAMP) ## Write the pages of docs/ that follow from the code
+	$(BIN)/python docs/reference.py
 
 soak: $(STAMP) ## 100 runs with faults at random moments (make test: 6), 200 changed files (20)
 	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200

@@ -14,6 +14,7 @@ from remesh.parallel.doors.addresses import joined
 from remesh.parallel.state.bounded_json import parse
 
 ANSWER_LIMIT_S = 3.0
+STATUS = "/status"
 _MAX_ANSWER_BYTES, _MAX_ANSWER_VALUES = 1 << 26, 1 << 23  # a status tells of every generation
 
 
@@ -40,7 +41,7 @@ class Contact:
     network: str = ""
 
 
-def ask(contact: Contact, path: str) -> dict[str, Any] | None:
+def ask(contact: Contact, path: str) -> Any:
     """What the live controller answers, None if it is not there any more."""
     try:
         return answer_of(contact, path)
@@ -53,11 +54,11 @@ def answer_of(
     path: str,
     wish: Mapping[str, Any] | None = None,
     limit_s: float = ANSWER_LIMIT_S,
-) -> dict[str, Any]:
+) -> Any:
     """What the live controller answers to a question, or to a wish where there is one.
 
-    Raises: UserError if it refuses, UnreachableError if nobody answers, or somebody else: to a
-    question the answer names the run, to a wish it has a text.
+    Raises: UserError if it refuses, UnreachableError if nobody answers, or somebody else: a status
+    has the run's id, and what comes of a wish is a text.
     """
     try:
         body = None if wish is None else json.dumps(wish).encode()
@@ -70,10 +71,14 @@ def answer_of(
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
     except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise UnreachableError(f"the run's controller does not answer: {error}") from None
-    ours = isinstance(answer, dict) and (answer.get("id") == contact.run or "text" in answer)
-    if not ours:
+    told: dict[str, Any] = answer if isinstance(answer, dict) else {}
+    if wish is None:
+        strange = path == STATUS and told.get("id") != contact.run
+    else:
+        strange = "text" not in told
+    if strange:
         raise UnreachableError("the run's controller does not answer: somebody else is at its port")
-    return dict(answer)
+    return answer
 
 
 def _call(contact: Contact, path: str, body: bytes | None, limit_s: float = ANSWER_LIMIT_S) -> Any:

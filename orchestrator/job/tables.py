@@ -35,6 +35,7 @@ TABLE = ConfigDict(
     strict=True,
     allow_inf_nan=False,
     protected_namespaces=(),
+    use_attribute_docstrings=True,
 )
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
@@ -76,7 +77,9 @@ class JobTable(BaseModel):
 
     model_config = TABLE
     name: Name
+    """Stands in paths, metrics and events."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Keys the initial parameters and the order of the data."""
 
 
 class ModelTable(BaseModel):
@@ -87,19 +90,33 @@ class ModelTable(BaseModel):
 
     model_config = TABLE
     num_layers: Dimension
+    """Blocks of attention and feed-forward."""
     width: Dimension
+    """Numbers that a token is between the blocks."""
     num_heads: Dimension
+    """Heads of attention; they divide the width."""
     num_kv_heads: Dimension = Field(default_factory=lambda data: data["num_heads"])
+    """Heads of keys and values, which divide the heads; as many as those by default."""
     ffn_width: Dimension
+    """Inner width of the feed-forward part."""
     vocab_size: Annotated[int, Field(ge=2, le=2**16)] = 256
+    """Tokens that there are; the 256 bytes by default."""
     rope_theta: Positive = 10000.0
+    """Base of the rotary positions."""
     norm_eps: Positive = 1e-5
+    """Added under the root of a norm."""
     norm: Literal["rms", "layer"] = "rms"
+    """RMS norm, or layer norm."""
     positions: Literal["rope", "learned"] = "rope"
+    """Rotary positions, or learned ones."""
     activation: Literal["swiglu", "gelu"] = "swiglu"
+    """Gated SiLU, or GELU."""
     bias: bool = False
+    """A bias in every linear map but the head."""
     qk_norm: bool = False
+    """An RMS norm of each head of queries and keys."""
     tied: bool = False
+    """The head uses the weights of the embedding."""
 
 
 class DataTable(BaseModel):
@@ -107,8 +124,11 @@ class DataTable(BaseModel):
 
     model_config = TABLE
     dir: Folder
+    """Folder of the dataset."""
     source: Folder | None = None
+    """Folder, file or "python-stdlib" that is built into `dir` when that holds no dataset."""
     skip: Annotated[tuple[str, ...], Field(strict=False, max_length=10_000)] = ()
+    """Global batches to leave out, such as ["30..35"]."""
 
     @model_validator(mode="after")
     def _skips_are_ranges(self) -> Self:
@@ -139,27 +159,51 @@ class TrainTable(BaseModel):
 
     model_config = TABLE
     steps: Count
+    """Optimizer updates in all."""
     global_batch: Dimension
+    """Sequences of a step, however many workers there are."""
     microbatch: Dimension
+    """Sequences that a worker computes at a time."""
     seq_len: Dimension
+    """Tokens of a sequence."""
     lr: Positive = 3e-3
+    """Learning rate, at the peak of its curve."""
     min_lr: NotNegative = 0.0
+    """Where a cosine curve ends."""
     lr_curve: Literal["constant", "cosine"] = "constant"
+    """How the learning rate goes on after the warm-up."""
     lr_steps: Count = Field(default_factory=lambda data: data["steps"])
+    """Step at which a cosine curve ends; the `steps` of the run's first start by default."""
     warmup_steps: CountOrZero = 0
+    """Steps in which the learning rate rises to its peak."""
     weight_decay: NotNegative = 0.1
+    """Decay of matrices in AdamW."""
     beta1: Decay = 0.9
+    """Decay of AdamW's first moment."""
     beta2: Decay = 0.95
+    """Decay of AdamW's second moment."""
     eps: Positive = 1e-8
+    """Added to the root of AdamW's second moment."""
     clip: Positive = 1.0
+    """Largest norm of the gradient."""
     device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where ranks compute; "cpu" leaves GPUs idle, "cuda" is not built yet."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Threads of each worker."""
     dtype: FloatKind = "fp32"
+    """Arithmetic and working weights; master weights are fp32 always."""
     grad_dtype: FloatKind = "fp32"
+    """In which gradients are added up and sent."""
     z_loss: NotNegative = 0.0
+    """Weight of the squared logarithm of the softmax's sum."""
     max_skipped_steps: Count = 10
+    """Updates in a row that may be skipped, for a loss or gradient that is not finite, before the
+    run has failed.
+    """
     recompute: Literal["none", "attention", "full"] = "none"
+    """What is computed again in backward, to save memory."""
     recompute_every: Dimension = 1
+    """In every so many-th layer only."""
 
     @field_validator("device")
     @classmethod
@@ -203,12 +247,19 @@ class ParallelTable(BaseModel):
 
     model_config = TABLE
     dp: Degree | Literal["auto"] = "auto"
+    """Replicas; "auto" follows the workers that there are."""
     tp: Degree = 1
+    """Workers that share each layer."""
     pp: Degree = 1
+    """Stages of a pipeline; only 1 is built yet."""
     cp: Degree = 1
+    """Workers that share each sequence; only 1 is built yet."""
     ep: Degree = 1
+    """Workers that share the experts; only 1 is built yet."""
     sequence: bool = False
+    """The ranks of a tp group share the tokens between the split layers too."""
     allow_cross_node_tp: bool = False
+    """A tp group may straddle nodes."""
 
 
 class ZeroTable(BaseModel):
@@ -222,9 +273,13 @@ class ZeroTable(BaseModel):
 
     model_config = TABLE
     stage: Annotated[int, Field(ge=0, le=3)] = 0
+    """What replicas share: 1 the optimizer's state, 2 gradients too, 3 weights too."""
     group: DegreeOrZero = 0
+    """So many replicas share one copy; 0 stands for all of them."""
     bucket_bytes: Count = BUCKET_BYTES
+    """Gradients that travel at once."""
     keep_gathered: bool = False
+    """At stage 3, weights are kept from forward to backward."""
 
     @model_validator(mode="after")
     def _stage_gathers(self) -> Self:
@@ -250,13 +305,23 @@ class CheckpointTable(BaseModel):
 
     model_config = TABLE
     dir: Folder | None = None
+    """Folder of the run; `runs/NAME` by default."""
     url: FolderOrUrl | None = None
+    """Where checkpoints lie, any URL that fsspec knows; `dir` by default."""
     every: Count = 20
+    """Steps from one checkpoint to the next."""
     keep: Count = 3
+    """The newest ones that stay, besides one that is 50 to 150 steps old."""
     keep_every: CountOrZero = 0
+    """Those of every so many steps stay too; 0 stands for none."""
     keep_best: CountOrZero = 0
+    """So many with the lowest loss stay too."""
     snapshot_every: CountOrZero | Literal["auto"] = "auto"
+    """Steps between snapshots in memory: as often as costs under a hundredth of a step, or never
+    with 0.
+    """
     vault_bytes: CountOrZero = 0
+    """Of a node's memory for snapshots; 0 stands for as much as is needed."""
 
 
 class ElasticTable(BaseModel):
@@ -276,16 +341,31 @@ class ElasticTable(BaseModel):
 
     model_config = TABLE
     min_nodes: Degree = 1
+    """Below so many nodes the run waits."""
     max_nodes: Degree | None = None
+    """More nodes than these are spares; all are used by default."""
     max_workers: Degree = 4
+    """Largest number of workers in the mesh; with it the number of leaves, and so the bits, are
+    chosen.
+    """
     min_workers: Degree = 1
+    """Below so many workers the run waits."""
     spares: DegreeOrZero = 0
+    """Warm workers beside the mesh."""
     max_failures: CountOrZero = 8
+    """Failures without `healthy_steps` steps in between that end no run."""
     healthy_steps: Count = 100
+    """Steps after which failures are forgiven."""
     patience_s: Annotated[float, Field(ge=0.1, le=60)] = 0.5
+    """Seconds of silence after which a node or worker is a suspect; every deadline follows from
+    it.
+    """
     wait_limit_s: Positive = 600.0
+    """Seconds that a run waits for enough workers."""
     orphan_after_s: Positive = 1800.0
+    """Seconds that a submitted run goes on without its driver."""
     same_bits: bool = True
+    """Same bits at every number of workers; without it steps may be faster."""
 
 
 class MetricsTable(BaseModel):
@@ -298,8 +378,15 @@ class MetricsTable(BaseModel):
 
     model_config = TABLE
     port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of the metrics; 0 picks a free one, and without one they need the token of the status
+    port.
+    """
     host: str = "127.0.0.1"
+    """IPv4 address of the controller's node at which they are; 0.0.0.0 shows them to the whole
+    network.
+    """
     names: Annotated[tuple[str, ...], Field(strict=False, max_length=100)] = ()
+    """Names of the internet by which they may be asked, such as ["head.example.org"]."""
 
     @model_validator(mode="after")
     def _host_is_an_address(self) -> Self:

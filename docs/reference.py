@@ -1,0 +1,111 @@
+"""Writes the pages of this folder that follow from the code: `make docs`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic.fields import FieldInfo
+
+from remesh.cli.main import app
+from remesh.orchestrator.job.curve import AMENDABLE, KeyClass, class_of
+from remesh.orchestrator.job.job import Job
+
+FOLDER = Path(__file__).parent
+WIDTH = 88
+SHAPES = {
+    KeyClass.CURVE: "the curve",
+    KeyClass.COSINE: "the curve, of a cosine",
+    KeyClass.BITS: "the bits",
+    KeyClass.NEITHER: "neither",
+}
+
+
+def pages() -> dict[str, str]:
+    """Each page by the name of its file."""
+    return {"job-file.md": job_file(), "commands.md": commands()}
+
+
+def job_file() -> str:
+    lines = [
+        "# The job file",
+        "",
+        "Made from `orchestrator/job/tables.py` by `make docs`. TOML; any key can be set on the",
+        "command line as well: `--set train.steps=200`. A key that shapes the curve makes",
+        "another run, unless it may change on the way; one that shapes the bits leaves the",
+        "mathematics and rounds in another order.",
+    ]
+    schema = Job.model_json_schema()
+    for table, field in Job.model_fields.items():
+        kinds = _kinds(schema, table)
+        lines += ["", f"## {table}", "", "| key | type | default | shapes | |"]
+        lines.append("|---|---|---|---|---|")
+        lines += [
+            _row(f"{table}.{key}", kinds[key], found)
+            for key, found in field.annotation.model_fields.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    lines = [
+        "# Commands",
+        "",
+        "What `remesh COMMAND --help` says, put together by `make docs`.",
+    ]
+    for name, text in _helped(typer.main.get_command(app), "remesh"):
+        lines += ["", f"## {name}", "", "```text", text.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(key: str, kind: dict[str, Any], field: FieldInfo) -> str:
+    shapes = SHAPES[class_of(key)]
+    if key in AMENDABLE:
+        shapes += "; may change on the way"
+    cells = (f"`{key}`", _type(kind), _default(field), shapes, field.description or "")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _kinds(schema: dict[str, Any], table: str) -> dict[str, dict[str, Any]]:
+    place = schema["properties"][table]
+    name = (place.get("$ref") or place["allOf"][0]["$ref"]).rpartition("/")[2]
+    kinds: dict[str, dict[str, Any]] = schema["$defs"][name]["properties"]
+    return kinds
+
+
+def _type(kind: dict[str, Any]) -> str:
+    if "anyOf" in kind:
+        return " or ".join(_type(one) for one in kind["anyOf"] if one.get("type") != "null")
+    if "enum" in kind or "const" in kind:
+        return " or ".join(f"`{json.dumps(one)}`" for one in kind.get("enum", [kind.get("const")]))
+    names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
+    return names.get(kind["type"], "list of texts" if kind["type"] == "array" else "text")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if field.default_factory is not None or field.default is None:
+        return "see there"
+    value = list(field.default) if isinstance(field.default, tuple) else field.default
+    return f"`{json.dumps(value)}`"
+
+
+def _helped(command: Any, name: str) -> Iterator[tuple[str, str]]:
+    context = command.make_context(name, [], resilient_parsing=True)
+    context.terminal_width = context.max_content_width = WIDTH
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield name, command.get_help(context)
+        return
+    for part, found in inner.items():
+        if not found.hidden:
+            yield from _helped(found, f"{name} {part}")
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        (FOLDER / file).write_text(text)
+        sys.stdout.write(f"{FOLDER / file}\n")
