@@ -21,6 +21,19 @@ SHAPES = {
     KeyClass.BITS: "the bits",
     KeyClass.NEITHER: "neither",
 }
+# From what `Job.num_leaves` follows. The fingerprint holds the number and not these keys.
+LEAVES = frozenset(
+    {
+        "train.global_batch",
+        "train.microbatch",
+        "parallel.dp",
+        "parallel.tp",
+        "zero.group",
+        "elastic.max_workers",
+        "elastic.same_bits",
+    }
+)
+NUMBERS = {"integer": "whole number", "number": "number"}
 
 
 def pages() -> dict[str, str]:
@@ -34,8 +47,13 @@ def job_file() -> str:
         "",
         "Made from `orchestrator/job/tables.py` by `make docs`. TOML; any key can be set on the",
         "command line as well: `--set train.steps=200`. A key that shapes the curve makes",
-        "another run, unless it may change on the way; one that shapes the bits leaves the",
-        "mathematics and rounds in another order.",
+        "another run, unless it may change on the way: then the new value holds from the next step",
+        "on. One that shapes the bits leaves the mathematics and rounds in another order. One of",
+        "the leaves makes another run where another number of leaves follows, of which `remesh",
+        "plan` tells. What lies in `data.dir` shapes the curve, and where that is does not.",
+        "",
+        "Editors complete and check a job file whose first line is `#:schema job.schema.json`,",
+        "beside what `remesh schema > job.schema.json` writes.",
     ]
     schema = Job.model_json_schema()
     for table, field in Job.model_fields.items():
@@ -61,11 +79,16 @@ def commands() -> str:
 
 
 def _row(key: str, kind: dict[str, Any], field: FieldInfo) -> str:
-    shapes = SHAPES[class_of(key)]
-    if key in AMENDABLE:
-        shapes += "; may change on the way"
-    cells = (f"`{key}`", _type(kind), _default(field), shapes, field.description or "")
+    said = " ".join((field.description or "").split())
+    cells = (f"`{key}`", _type(kind), _default(field), _shapes(key), said)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _shapes(key: str) -> str:
+    shapes = SHAPES[class_of(key)]
+    if key in LEAVES:
+        return "the leaves" if class_of(key) is KeyClass.NEITHER else f"{shapes} and the leaves"
+    return f"{shapes}; may change on the way" if key in AMENDABLE else shapes
 
 
 def _kinds(schema: dict[str, Any], table: str) -> dict[str, dict[str, Any]]:
@@ -80,15 +103,29 @@ def _type(kind: dict[str, Any]) -> str:
         return " or ".join(_type(one) for one in kind["anyOf"] if one.get("type") != "null")
     if "enum" in kind or "const" in kind:
         return " or ".join(f"`{json.dumps(one)}`" for one in kind.get("enum", [kind.get("const")]))
-    names = {"integer": "whole number", "number": "number", "boolean": "true or false"}
-    return names.get(kind["type"], "list of texts" if kind["type"] == "array" else "text")
+    if kind["type"] in NUMBERS:
+        return f"{NUMBERS[kind['type']]}{_bounds(kind)}"
+    names = {"boolean": "true or false", "array": "list of texts"}
+    return names.get(kind["type"], "text")
+
+
+def _bounds(kind: dict[str, Any]) -> str:
+    """What follows a kind of number: the values that it may have."""
+    low, high = kind.get("minimum"), kind.get("maximum")
+    if "exclusiveMinimum" in kind:
+        return f" above {kind['exclusiveMinimum']:g}"
+    if "exclusiveMaximum" in kind:
+        return f" from {low:g}, below {kind['exclusiveMaximum']:g}"
+    return f", {low:g} or more" if high is None else f" from {low:,} to {high:,}"
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if field.default_factory is not None or field.default is None:
-        return "see there"
+    if field.default_factory is not None:
+        return "follows"
+    if field.default is None:
+        return "none"
     value = list(field.default) if isinstance(field.default, tuple) else field.default
     return f"`{json.dumps(value)}`"
 

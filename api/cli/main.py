@@ -5,6 +5,7 @@
 143 terminated.
 """
 
+import json
 import os
 import sys
 import traceback
@@ -37,6 +38,10 @@ Examples:
 remesh plan examples/tiny.toml
 remesh plan examples/sharded.toml --workers 3
 remesh plan examples/tiny.toml --set elastic.max_workers=8 --json
+"""
+SCHEMA_EXAMPLES = """\b
+Examples:
+remesh schema > job.schema.json
 """
 STATUS_EXAMPLES = """\b
 Examples:
@@ -122,7 +127,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
         typer.Option(metavar="FILE", parser=user_path, help="Write a report of the run as JSON."),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over: forget the run that is there.")
+        bool, typer.Option("--fresh", help="Start over; set the run aside that is there.")
     ] = False,
     from_step: Annotated[
         int | None,
@@ -175,6 +180,18 @@ def plan(
 
     request = PlanRequest(job=job, overrides=overrides or (), workers=workers)
     plan_job(request, _console(), as_json=as_json)
+    return 0
+
+
+@app.command(epilog=SCHEMA_EXAMPLES)
+def schema() -> int:
+    """Print the JSON schema of a job file, by which editors complete and check it.
+
+    A job file names it in its first line: #:schema job.schema.json
+    """
+    from remesh.orchestrator.job.job import Job  # noqa: PLC0415 - keeps --help fast
+
+    typer.echo(json.dumps(Job.model_json_schema(), indent=1))
     return 0
 
 

@@ -277,7 +277,7 @@ class ZeroTable(BaseModel):
     group: DegreeOrZero = 0
     """So many replicas share one copy; 0 stands for all of them."""
     bucket_bytes: Count = BUCKET_BYTES
-    """Gradients that travel at once."""
+    """Bytes of gradients that travel at once."""
     keep_gathered: bool = False
     """At stage 3, weights are kept from forward to backward."""
 
@@ -317,11 +317,11 @@ class CheckpointTable(BaseModel):
     keep_best: CountOrZero = 0
     """So many with the lowest loss stay too."""
     snapshot_every: CountOrZero | Literal["auto"] = "auto"
-    """Steps between snapshots in memory: as often as costs under a hundredth of a step, or never
-    with 0.
+    """Steps between snapshots in memory; 0 is never, "auto" as often as costs under a hundredth of
+    a step.
     """
     vault_bytes: CountOrZero = 0
-    """Of a node's memory for snapshots; 0 stands for as much as is needed."""
+    """Bytes of a node's memory for snapshots; 0 stands for as many as are needed."""
 
 
 class ElasticTable(BaseModel):
@@ -345,9 +345,7 @@ class ElasticTable(BaseModel):
     max_nodes: Degree | None = None
     """More nodes than these are spares; all are used by default."""
     max_workers: Degree = 4
-    """Largest number of workers in the mesh; with it the number of leaves, and so the bits, are
-    chosen.
-    """
+    """Largest number of workers in the mesh, by which the number of leaves is chosen."""
     min_workers: Degree = 1
     """Below so many workers the run waits."""
     spares: DegreeOrZero = 0
