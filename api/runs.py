@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
+from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.job.job import Job, load_job, parse_job, read_job_file
 from remesh.orchestrator.job.job_text import text_of
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from remesh.actors.run.reach import Answer
 
 RUNS = Path("runs")
-INTERRUPTED = "interrupted"
 POLL_S = 1.0
 
 GivenPath = str | PathLike[str]
@@ -245,11 +245,6 @@ def attach(target: GivenPath | None = None, *, address: str | None = None) -> As
     from remesh.actors.jobs.job_server import JobServer  # noqa: PLC0415
 
     return DistantRun(JobServer.reach(address), path)
-
-
-def is_over(status: Mapping[str, Any]) -> bool:
-    """Whether a status says that nothing more will happen by itself."""
-    return bool(status["ended"]) or status["phase"] == INTERRUPTED
 
 
 def submission_of(

@@ -29,6 +29,7 @@ from pathlib import Path
 from rows import Row, cost, report
 
 from remesh.actors.history.journal_reading import read_history
+from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.words.events import StepsDone, WorkerReady
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +88,7 @@ def main() -> None:
     for fault, trials in (("killed rank", asked.trials), ("frozen rank", asked.frozen)):
         if trials:
             found = in_turns(contestants, fault, trials)
-            rows += [row for other in contestants[1:] for row in compared(fault, found, other.name)]
+            rows += compared(fault, found)
     report("recovery", rows)
 
 
@@ -101,13 +102,15 @@ def in_turns(contestants: Sequence[Contestant], fault: str, trials: int) -> dict
     return found
 
 
-def compared(fault: str, found: dict[str, list[Trial]], other: str) -> Iterator[Row]:
+def compared(fault: str, found: dict[str, list[Trial]]) -> Iterator[Row]:
+    ours, *others = found
     for what, unit, of in (
         ("to a new step", "s", lambda trial: trial.seconds),
         ("done again", "steps", lambda trial: trial.again),
     ):
-        ours, theirs = (statistics.median(map(of, found[name])) for name in ("remesh", other))
-        yield cost(f"{fault}, {what}", other, (ours, theirs), unit)
+        medians = {name: statistics.median(map(of, trials)) for name, trials in found.items()}
+        for other in others:
+            yield cost(f"{fault}, {what}", other, (medians[ours], medians[other]), unit)
 
 
 def disturbed(contestant: Contestant, fault: str, chance: random.Random) -> Trial:
@@ -199,7 +202,7 @@ def remesh() -> Contestant:
 
     def look(folder: Path) -> Seen:
         starts = read_history(folder / "run").starts
-        events = [event for start in starts for event in start.events()]
+        events = [event for start in starts for event, _ in journal.read(start.lines)]
         done = [event.records for event in events if isinstance(event, StepsDone)]
         return Seen(
             pids=frozenset(event.pid for event in events if isinstance(event, WorkerReady)),

@@ -146,8 +146,7 @@ class ControllerActor:
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
-                self._end_actors()
-                self._metrics.outlast()
+                self.end()
         except Exception as error:
             logging.getLogger(__name__).exception("the controller has failed")
             self._view.fail(error)

@@ -121,9 +121,6 @@ class Journal:
     def replay(self) -> Controller:
         return journal.replay(self.lines, self.options)
 
-    def events(self) -> list[Event]:
-        return [event for event, _ in journal.read(self.lines)]
-
     def announcements(self) -> Iterator[dict[str, Any]]:
         for entry in journal.entries(self._lines_of(Announced)):
             if isinstance(entry.told, Announced):

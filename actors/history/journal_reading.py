@@ -15,6 +15,7 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.journal import Opened
 from remesh.orchestrator.control.words.run_format import RUN_FORMAT
 from remesh.orchestrator.control.words.sealed_lines import KEY, unsealed
+from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
 from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, parse
 
@@ -46,6 +47,16 @@ def read_history(run_folder: Path) -> History:
         reader.read(path)
     starts = tuple(start.journal() for start in reader.starts)
     return History(starts=starts, strays=tuple(reader.strays))
+
+
+def history_of(run_folder: Path) -> History:
+    """Likewise, of a run that is there. Raises: UserError if no start of it can be read."""
+    history = read_history(run_folder)
+    if history.starts:
+        return history
+    if history.strays:
+        raise UserError(f"{history.strays[0]}; the same remesh run resumes at the last checkpoint")
+    raise UserError(f"{run_folder}: there is no run here; start one with: remesh run JOB")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from remesh.actors.history.journal_files import Journal
-from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.journal_reading import history_of
 from remesh.orchestrator.accounts.ledger import Ledger, Span
+from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.records import StepRecord
-from remesh.orchestrator.user_errors import UserError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,19 +56,23 @@ def rows_of(run_folder: Path) -> list[dict[str, Any]]:
 
     Cost: all journals of the run are replayed. Raises: UserError if there is no run.
     """
-    starts = read_history(run_folder).starts
-    if not starts:
-        raise UserError(f"{run_folder}: there is no run here; start one with: remesh run JOB")
     trained = TrainedSteps()
-    for start in starts:
+    for start in history_of(run_folder).starts:
         trained.add(*lived(start))
     span = Span(first=0, last=trained.last, global_batch=1)
     return [_row(record) for record in trained.ledger.trained(trained.lineage, span) if record]
 
 
 def lived(start: Journal) -> tuple[Controller, list[Event]]:
-    """The machine as a start of the run left it, and what had happened to it."""
-    return start.replay(), start.events()
+    """The machine as a start of the run left it, and what had happened to it.
+
+    Cost: each line is read once.
+    """
+    machine, events = Controller(start.options), []
+    for event, now_s in journal.read(start.lines):
+        machine.handle(event, now_s)
+        events.append(event)
+    return machine, events
 
 
 def _row(record: StepRecord) -> dict[str, Any]:

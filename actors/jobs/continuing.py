@@ -90,13 +90,13 @@ def continuation_of(
         first = job.fingerprint(data_digest)
         folder.check(first)
         return Continuation(job=job, first=first, checkpoints=kept)
-    step = step_of(kept)
     first, amendments = parted(before)
-    held = {**first, **values_at(amendments, step + 1)}
-    job = job.continuing(held)
-    folder.check(job.fingerprint(data_digest))
+    held = {**first, **values_at(amendments, step_of(kept) + 1)}
+    folder.check(job.continuing(held).fingerprint(data_digest))
     kept, flaws = proven_from(folder, kept, job.train.steps)
     step = step_of(kept)
+    held = {**first, **values_at(amendments, step + 1)}
+    job = job.continuing(held)
     changes = changes_to(job.amendable, first, amendments, step)
     problem = skip_problem(str(job.amendable[SKIP]), str(held[SKIP]), step)
     if problem:

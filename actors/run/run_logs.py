@@ -12,6 +12,7 @@ from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.log_carrier import FOLDER, LOG_NAME, logs_in, read_log
 from remesh.actors.node.own_log import LOG
 from remesh.actors.run.status import read_status
+from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.user_errors import UserError
 
 _POLL_S = 0.5
@@ -117,8 +118,7 @@ class _Tail:
 
 
 def _is_live(run_dir: Path) -> bool:
-    status = read_status(run_dir)
-    return not status["ended"] and status["phase"] != "interrupted"
+    return not is_over(read_status(run_dir))
 
 
 def _log(run_dir: Path, name: str) -> RunLog:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, assert_never
 
-from remesh.actors.history.journal_reading import History, read_history
+from remesh.actors.history.journal_reading import history_of
 from remesh.actors.history.replay import replayed
 from remesh.actors.run.contact import ANSWER_LIMIT_S
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable, reach
@@ -12,6 +12,7 @@ from remesh.actors.run.told import NOBODY, told_of
 from remesh.orchestrator.accounts.standing import standing_of
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.job.driver_words import INTERRUPTED
 from remesh.orchestrator.user_errors import UnreachableError, UserError
 
 
@@ -25,7 +26,7 @@ def read_status(run_dir: Path) -> dict[str, Any]:
             return _from_journal(run_dir, "unreachable", reason)
         case Gone():
             gone = "its controller is gone; the same remesh run resumes it"
-            return {**_from_journal(run_dir, "interrupted", gone), **NOBODY}
+            return {**_from_journal(run_dir, INTERRUPTED, gone), **NOBODY}
         case _:
             assert_never(answer)
 
@@ -36,7 +37,7 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
     What damage hides stands as an event where it begins. Raises: as read_status.
     """
     found: list[dict[str, Any]] = []
-    history = _history(run_dir)
+    history = history_of(run_dir)
     for start in history.starts:
         found += start.told()
         if start.damage is not None:
@@ -67,7 +68,7 @@ def text_from(answer: Answer, run: str) -> str:
 
 def _from_journal(run_dir: Path, phase: str, reason: str) -> dict[str, Any]:
     """The last word of the controller. Without an end it is this phase, for this reason."""
-    history = _history(run_dir)
+    history = history_of(run_dir)
     done = replayed(history.starts)
     view = view_of(Controller(history.starts[-1].options, done.state))
     status = told_of(view, standing_of(view, done.tally))
@@ -76,13 +77,3 @@ def _from_journal(run_dir: Path, phase: str, reason: str) -> dict[str, Any]:
     if history.damage:
         status["damage"] = [str(damage) for damage in history.damage]
     return {"run": run_dir.absolute().name, "folder": str(run_dir), **status}
-
-
-def _history(run_dir: Path) -> History:
-    """Raises: UserError if no start of a run can be read."""
-    history = read_history(run_dir)
-    if history.starts:
-        return history
-    if history.strays:
-        raise UserError(f"{history.strays[0]}; the same remesh run resumes at the last checkpoint")
-    raise UserError(f"{run_dir}: there is no run here; start one with: remesh run JOB")

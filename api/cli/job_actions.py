@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from remesh.actors.jobs.run_states import run_states, stop_submission
 from remesh.actors.run.reach import Answer, Gone, Reached, Unreachable
 from remesh.actors.run.status import read_status
 from remesh.cli.outputs import go_on_unheard
+from remesh.cli.screen.said import dated_text
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UnreachableError, UserError
@@ -89,9 +89,8 @@ def show_jobs(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     for column in COLUMNS:
         table.add_column(column, overflow="fold")
     for row in rows:
-        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["started_s"]))
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps']}"
-        cells = {**row, "started": moment, "step": step}
+        cells = {**row, "started": dated_text(row["started_s"]), "step": step}
         table.add_row(*(escape(str(cells[column])) for column in COLUMNS))
     console.print(table)
 

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,11 +148,12 @@ def _driver_logs(
 
 def _list(run_dir: Path) -> None:
     from remesh.actors.run.run_logs import lost_workers, run_logs  # noqa: PLC0415 - as above
+    from remesh.cli.screen.said import dated_text  # noqa: PLC0415
 
     found = run_logs(run_dir)
     width = max((len(log.process) for log in found), default=0)
     for log in found:
-        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(log.written_s))
+        moment = dated_text(log.written_s)
         typer.echo(f"{log.process:<{width}}  {moment}  {log.num_bytes:>7,} bytes  {log.last_line}")
     if not found:
         typer.echo(f"{run_dir}: none of its processes has written anything")

@@ -17,8 +17,9 @@ import remesh
 from remesh.cli.screen.flow import dated
 from remesh.cli.screen.shapes import event_sentence, with_dates
 from remesh.cli.screen.status_page import StatusPage
+from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.user_errors import UserError
-from remesh.runs import AskedRun, AttachedRun, is_over
+from remesh.runs import AskedRun, AttachedRun
 
 WATCH_S = 1.0
 

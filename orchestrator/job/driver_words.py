@@ -1,8 +1,12 @@
 """What the command and the cluster tell each other about a run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from remesh.orchestrator.job.kills import Kill
+
+INTERRUPTED = "interrupted"  # the phase of a run without an end whose controller is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +81,8 @@ class RunStatus:
     losses: tuple[float, ...] = ()
     wait: RunWait | None = None
     generations: tuple[GenerationMark, ...] = ()
+
+
+def is_over(status: Mapping[str, Any]) -> bool:
+    """Whether a status says that nothing more will happen by itself."""
+    return bool(status["ended"]) or status["phase"] == INTERRUPTED

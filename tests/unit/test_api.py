@@ -17,6 +17,7 @@ import remesh
 from remesh import AttachedRun, SubmittedRun, attach, load_job, runs
 from remesh.cli.main import main
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.job.job import parse_job
 from remesh.orchestrator.job.job_text import text_of
 from remesh.orchestrator.user_errors import UnreachableError, UserError
@@ -144,7 +145,7 @@ def test_waiting_ends_with_the_run(tmp_path):
 def test_a_run_without_its_controller_is_over_as_far_as_one_can_wait(tmp_path):
     written_run(tmp_path, ended=False)
     assert attach(tmp_path).wait(pause=pytest.fail)["phase"] == "interrupted"
-    assert not runs.is_over({"phase": "running", "ended": False})
+    assert not is_over({"phase": "running", "ended": False})
 
 
 def test_a_wish_to_a_run_that_is_not_alive_is_refused(tmp_path):

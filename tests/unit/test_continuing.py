@@ -195,6 +195,20 @@ def test_a_curve_that_was_stretched_stays_so(folder):
     assert again.job.train.lr_steps == 90
 
 
+def test_a_run_that_falls_back_goes_on_with_what_held_there(folder):
+    """Its last checkpoint is damaged, and the one before is older than a change."""
+    wave = ("train.lr_curve=cosine", "train.min_lr=0.001")
+    begin(folder, *wave, "train.steps=60")
+    commit(folder, 60, 1)
+    begin(folder, *wave, "train.steps=90", "train.lr_steps=90")
+    folder.storage.delete("step-00000060.gen-1/manifest.json")
+    ref = commit(folder, 90, 1)
+    folder.storage.put(f"{ref.name}/{shard_file_name(0, 1)}", b"damaged")
+    found = stand(folder, *wave, "train.steps=90")
+    assert (found.step, changes(found)) == (40, [])
+    assert "train.lr_steps 60 -> 90" in str(found.kept[-1])
+
+
 def test_a_change_that_the_controller_makes_is_told_before_anybody_trains_with_it(folder):
     lower = begin(folder, "train.lr=0.001").added
     told = ToldFingerprint(folder, tiny().fingerprint("d"), lower)
