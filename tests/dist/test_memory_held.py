@@ -6,13 +6,14 @@ it held before, is the kernel's own count (VmHWM), which no load on the machine 
 
 import ctypes
 import gc
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from held_case import BUCKET_BYTES, Case
 from process_pool import NUM_PROCESSES
-from small_engine import formed, spec, work_of, zero
+from small_engine import formed, work_of
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
@@ -22,7 +23,6 @@ from remesh.parallel.spec import Precision
 from remesh.parallel.step.warm_up import warm_up
 
 WITHIN = 0.15
-BUCKET_BYTES = 4 << 20
 MODEL = ModelConfig(
     num_layers=4,
     width=384,
@@ -34,23 +34,6 @@ MODEL = ModelConfig(
 )
 TINY = replace(MODEL, num_layers=2, width=48, ffn_width=64, vocab_size=64, seq_len=16)
 BF16 = Precision(compute=torch.bfloat16, gradient=torch.bfloat16)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One layout, and what of the engine's spec is not as usual."""
-
-    layout: Layout = field(default_factory=Layout)
-    stage: int = 0
-    leaves: int = 4
-    per_leaf: int = 1
-    kind: dict = field(default_factory=dict)
-    more: dict = field(default_factory=dict)
-
-    def spec(self, model):
-        shared = zero(self.stage, bucket_bytes=BUCKET_BYTES)
-        more = {**self.more, "model": replace(model, **self.kind), "zero": shared}
-        return spec(self.leaves, self.per_leaf, **more)
 
 
 TINY_CASE = Case(layout=Layout(dp=NUM_PROCESSES), stage=3, leaves=NUM_PROCESSES)
