@@ -5,11 +5,11 @@ function it is and whose word counts.
 """
 
 from remesh.orchestrator.control.handlers.nodes import settle_nodes
-from remesh.orchestrator.control.handlers.staffing import refill
 from remesh.orchestrator.control.handlers.stopping import end_if_nothing_is_learned
 from remesh.orchestrator.control.handlers.table import dispatch
-from remesh.orchestrator.control.handlers.turn import Turn, amendments_of
 from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.moves.staffing import refill
+from remesh.orchestrator.control.moves.turn import Turn, amendments_of
 from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options

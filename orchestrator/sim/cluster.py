@@ -21,13 +21,13 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
     WorkerReady,
 )
-from remesh.orchestrator.sim.coupling import SimMesh
-from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.network import Network
 from remesh.orchestrator.sim.outages import Outages
-from remesh.orchestrator.sim.process import SimProcess
-from remesh.orchestrator.sim.vault import SimVault
-from remesh.orchestrator.sim.world import Saved, World, value_after
+from remesh.orchestrator.sim.shells.coupling import SimMesh
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.network import Network
+from remesh.orchestrator.sim.shells.process import SimProcess
+from remesh.orchestrator.sim.shells.vault import SimVault
+from remesh.orchestrator.sim.shells.world import Saved, World, value_after
 
 HEAD = "node-0"
 START_FAILS = 0.03

@@ -13,8 +13,8 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.job.amendments import Amendment
 from remesh.orchestrator.sim.cluster import HEAD, Cluster, Host
-from remesh.orchestrator.sim.process import SimProcess
-from remesh.orchestrator.sim.world import OTHER_LADDERS, RATE, World
+from remesh.orchestrator.sim.shells.process import SimProcess
+from remesh.orchestrator.sim.shells.world import OTHER_LADDERS, RATE, World
 
 WEIGHTS = {
     "kill": 6,

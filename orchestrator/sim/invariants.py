@@ -24,14 +24,14 @@ from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.records import CheckpointState, VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of
 from remesh.orchestrator.plan.ladder import Ladder
-from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.parts import (
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.parts import (
     HeldAtSteps,
     held_by_members,
     held_by_whole_groups,
     is_whole,
 )
-from remesh.orchestrator.sim.world import GLOBAL_BATCH, digest_of, rate_at
+from remesh.orchestrator.sim.shells.world import GLOBAL_BATCH, digest_of, rate_at
 from remesh.parallel.plan.cut import Held
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from remesh.orchestrator.control.words.events import Event, WorkerFrozen, WorkerLost
-from remesh.orchestrator.sim.coupling import SimMesh
-from remesh.orchestrator.sim.process import SimProcess
-from remesh.orchestrator.sim.world import World
+from remesh.orchestrator.sim.shells.coupling import SimMesh
+from remesh.orchestrator.sim.shells.process import SimProcess
+from remesh.orchestrator.sim.shells.world import World
 
 AMID = 0.5
 

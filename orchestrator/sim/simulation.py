@@ -13,7 +13,6 @@ from remesh.orchestrator.control.words.events import ControllerRestarted, Event,
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.plan.ladder import Ladder
-from remesh.orchestrator.sim.agenda import Agenda
 from remesh.orchestrator.sim.cluster import Cluster
 from remesh.orchestrator.sim.faults import (
     PlannedFault,
@@ -22,10 +21,11 @@ from remesh.orchestrator.sim.faults import (
     draw_vault_faults,
     strike,
 )
-from remesh.orchestrator.sim.invariant_error import InvariantError
 from remesh.orchestrator.sim.invariants import Invariants
-from remesh.orchestrator.sim.network import Network
-from remesh.orchestrator.sim.world import LADDERS, WHOLE, Settings, World
+from remesh.orchestrator.sim.shells.agenda import Agenda
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.network import Network
+from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings, World
 
 MAX_SECONDS = 300.0
 STARTUP_S = 3.0

@@ -14,8 +14,8 @@ from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.sim.faults import draw_faults
+from remesh.orchestrator.sim.shells.world import Settings
 from remesh.orchestrator.sim.simulation import Simulation
-from remesh.orchestrator.sim.world import Settings
 
 STEPS = 40
 SETTINGS = Settings(steps=STEPS, every=10, step_s=0.13, spares=1, doubled=0.3, delayed=0.1)

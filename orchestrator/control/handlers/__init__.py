@@ -1,5 +1,4 @@
 """What to do about an event, each beside its subject.
 
-Belongs here: functions that take a turn and an event, the table that names one for each event, and
-the moves from one mesh to the next.
+Belongs here: functions that take a turn and an event, and the table that names one for each event.
 """

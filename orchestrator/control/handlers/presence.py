@@ -1,14 +1,14 @@
 """What the controller does when nodes, workers and vaults come and go."""
 
-from remesh.orchestrator.control.handlers.staffing import (
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
     give_up,
     lose_node,
     lose_worker,
 )
-from remesh.orchestrator.control.handlers.transitions import fence, settle_if_parked
-from remesh.orchestrator.control.handlers.turn import Turn
-from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.transitions import fence, settle_if_parked
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import (
     NodeLost,
     NodeSilent,

@@ -10,7 +10,8 @@ knowledge.
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers.saving import commit_complete
-from remesh.orchestrator.control.handlers.transitions import (
+from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.transitions import (
     ask_to_drain,
     ask_to_form,
     ask_to_leave,
@@ -18,8 +19,7 @@ from remesh.orchestrator.control.handlers.transitions import (
     settle_if_parked,
     waiting_reason,
 )
-from remesh.orchestrator.control.handlers.turn import Turn
-from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode, StartWorker
 from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
 from remesh.orchestrator.control.words.phases import Phase

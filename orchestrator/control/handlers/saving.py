@@ -1,7 +1,7 @@
 """What the controller does about checkpoints: it alone commits, and only complete sets of files."""
 
-from remesh.orchestrator.control.handlers.transitions import settle_if_parked
-from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.moves.transitions import settle_if_parked
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,

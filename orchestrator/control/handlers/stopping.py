@@ -1,7 +1,7 @@
 """How a run is asked to end before its last step."""
 
-from remesh.orchestrator.control.handlers.transitions import drain, end_stopped
-from remesh.orchestrator.control.handlers.turn import Turn
+from remesh.orchestrator.control.moves.transitions import drain, end_stopped
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import StopRequested
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 

@@ -20,8 +20,8 @@ from remesh.orchestrator.control.handlers import (
     ticking,
     training,
 )
-from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words import events as ev
 
 E = TypeVar("E")

@@ -3,8 +3,10 @@
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import end_quarantines
-from remesh.orchestrator.control.handlers.staffing import form_or_grow, give_up, lose_worker
-from remesh.orchestrator.control.handlers.transitions import (
+from remesh.orchestrator.control.memory.deadlines import expired
+from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
+from remesh.orchestrator.control.moves.transitions import (
     end_stopped,
     enough,
     fence,
@@ -12,9 +14,7 @@ from remesh.orchestrator.control.handlers.transitions import (
     settle_if_parked,
     waiting_reason,
 )
-from remesh.orchestrator.control.handlers.turn import Turn
-from remesh.orchestrator.control.memory.deadlines import expired
-from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import Tick
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 

@@ -6,11 +6,11 @@ from remesh.orchestrator.control.handlers.amending import leave_for_changes
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.handlers.saving import commit_complete
-from remesh.orchestrator.control.handlers.staffing import form_or_grow
-from remesh.orchestrator.control.handlers.transitions import drain, fence, settle_if_parked
-from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.generations import Generation
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.staffing import form_or_grow
+from remesh.orchestrator.control.moves.transitions import drain, fence, settle_if_parked
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import (
     GroupBroken,
     RestoreFailed,

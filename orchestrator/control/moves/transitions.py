@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.handlers.choosing import Choice, choose_mesh
-from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.choosing import Choice, choose_mesh
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import AskVaults, Drain, Fence, Form
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase

@@ -10,8 +10,8 @@ from remesh.orchestrator.job.amendments import Amendments, values_at
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
-from remesh.orchestrator.sim.agenda import Agenda
-from remesh.orchestrator.sim.vault import Promises, SimVault
+from remesh.orchestrator.sim.shells.agenda import Agenda
+from remesh.orchestrator.sim.shells.vault import Promises, SimVault
 from remesh.parallel.plan.step_result import StepResult
 
 GLOBAL_BATCH = 24

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.handlers.turn import Turn
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.records import Member, VaultSlot
 from remesh.orchestrator.control.words.recovery import (
     StepHeld,

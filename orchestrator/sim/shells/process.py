@@ -23,9 +23,9 @@ from remesh.orchestrator.control.words.records import (
 )
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.job.amendments import Amendments
-from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.snapshots import SimSnapshots
-from remesh.orchestrator.sim.world import World, rate_at, record_of, value_after
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.snapshots import SimSnapshots
+from remesh.orchestrator.sim.shells.world import World, rate_at, record_of, value_after
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.state.root_manifest import ShardFile
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.words.records import VaultSlot
-from remesh.orchestrator.sim.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.parallel.plan.cut import Held
 
 NUM_SLOTS = 3

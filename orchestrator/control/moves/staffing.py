@@ -1,6 +1,8 @@
 """Starting, losing and giving up workers, and deciding when there are enough for a mesh."""
 
-from remesh.orchestrator.control.handlers.transitions import (
+from remesh.orchestrator.control.memory.generations import Fault
+from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.moves.transitions import (
     drain,
     enough,
     form_or_wait,
@@ -10,9 +12,7 @@ from remesh.orchestrator.control.handlers.transitions import (
     over_budget,
     waiting_reason,
 )
-from remesh.orchestrator.control.handlers.turn import Turn
-from remesh.orchestrator.control.memory.generations import Fault
-from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.user_text import count

@@ -7,11 +7,11 @@ from functools import partial
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.recovery import slots_of
 from remesh.orchestrator.plan.buddies import buddies
-from remesh.orchestrator.sim.invariant_error import InvariantError
-from remesh.orchestrator.sim.parts import is_whole
-from remesh.orchestrator.sim.process import Doing, SimProcess, SimVote
-from remesh.orchestrator.sim.snapshots import SimSnapshots, open_snapshots
-from remesh.orchestrator.sim.world import World
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+from remesh.orchestrator.sim.shells.parts import is_whole
+from remesh.orchestrator.sim.shells.process import Doing, SimProcess, SimVote
+from remesh.orchestrator.sim.shells.snapshots import SimSnapshots, open_snapshots
+from remesh.orchestrator.sim.shells.world import World
 from remesh.parallel.plan.cut import Held
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from functools import partial
 
-from remesh.orchestrator.sim.vault import SimSlot, SimVault
-from remesh.orchestrator.sim.world import World
+from remesh.orchestrator.sim.shells.vault import SimSlot, SimVault
+from remesh.orchestrator.sim.shells.world import World
 from remesh.parallel.plan.cut import Held
 
 

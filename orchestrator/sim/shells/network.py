@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from remesh.orchestrator.sim.agenda import Agenda
+from remesh.orchestrator.sim.shells.agenda import Agenda
 
 
 @dataclass(slots=True)
