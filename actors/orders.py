@@ -102,6 +102,39 @@ class FormOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedForm:
+    """What all ranks of a mesh are told alike: nothing in it grows with their number.
+
+    `restore` names no slots: each rank is told those that it reads. `fills` says whether any rank
+    lacks a part that its place asks for.
+    """
+
+    generation: int
+    rung: Rung
+    restore: Restore
+    from_step: int
+    fills: bool
+    amendments: Amendments
+    store_host: str
+    store_port: int
+    store_secret: bytes = field(repr=False)
+    form_timeout_s: float
+    op_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankForm:
+    """What one rank is told beside it. `is_victim`: an ordered node kill takes this one down."""
+
+    worker: str
+    rank: int
+    held: Held | None
+    is_victim: bool
+    slots: tuple[SlotOrder, ...]
+    vaults: VaultOrder | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VaultMap:
     """The vaults of the run: their `addresses` by node, and whose copies go to whose.
 

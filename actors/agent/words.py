@@ -1,0 +1,135 @@
+"""What goes between the controller and the agent of a node: one message for all of its ranks.
+
+Orders carry the incarnation of the controller that gives them, so that an agent which has heard a
+newer one does not obey an older one that wakes up. Events are numbered by the agent and kept until
+the controller says that they are in its journal: a message that comes twice, or whose answer is
+lost, changes nothing.
+"""
+
+from dataclasses import dataclass
+
+from remesh.actors.orders import RankForm, SharedForm, VaultOrder
+from remesh.orchestrator.control.words.events import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRank:
+    """Fork a worker; WorkerReady or WorkerLost follows. `slot` is its place on the node."""
+
+    worker: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRank:
+    """Kill a worker's process; WorkerLost follows once the kernel says that it is gone."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormRanks:
+    """The node's ranks of a mesh: what all ranks are told, once, and what each is told."""
+
+    shared: SharedForm
+    ranks: tuple[RankForm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceRanks:
+    workers: tuple[str, ...]
+    generation: int
+    heard_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRanks:
+    workers: tuple[str, ...]
+    generation: int
+    save: bool
+    heard_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRanks:
+    """Parked workers write what they hold of the state at `step` as files of that checkpoint."""
+
+    workers: tuple[str, ...]
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveVaults:
+    """The snapshots of the node's ranks go to these vaults from now on."""
+
+    generation: int
+    vaults: VaultOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartVault:
+    """Unless there is one; VaultUp follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskVault:
+    """VaultTold follows; nothing of this generation is written to the vault any more."""
+
+    generation: int
+
+
+NodeOrder = (
+    StartRank
+    | EndRank
+    | FormRanks
+    | FenceRanks
+    | DrainRanks
+    | SaveRanks
+    | MoveVaults
+    | StartVault
+    | AskVault
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrders:
+    """To an agent, to be carried out in this order. `incarnation` is the controller's claim."""
+
+    incarnation: int
+    orders: tuple[NodeOrder, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWord:
+    """From an agent: a beat, with the events that the controller has not acknowledged yet.
+
+    `agent` tells this agent from one before it on the same node (it grows); `first` is the number
+    of the first event, counted from 1 by this agent. `incarnation` is the newest that it has heard
+    orders of. `empty`: every rank and the vault have ended, because it was told to clear the node.
+    `stood_still_s`: for so long the agent did not run, so silence of its ranks proves nothing.
+    """
+
+    node: str
+    agent: int
+    first: int
+    events: tuple[Event, ...]
+    incarnation: int
+    empty: bool = False
+    stood_still_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """To an agent: `heard` is the number of its newest event that is in the journal.
+
+    `num_nodes` beat at present, from which the interval of the beats follows. Without `leased` the
+    lease of the node's processes is not renewed. `clear`: the node was given up; its ranks and its
+    vault are to end, and the node is to say that it is empty before it may be used again.
+    """
+
+    incarnation: int
+    heard: int
+    num_nodes: int
+    leased: bool
+    clear: bool = False
