@@ -325,7 +325,9 @@ class Cluster:
 
     def _reachable(self, nodes: set[str]) -> bool:
         """Whether these nodes reach each other: all of them cut off would be apart as well."""
-        return len(nodes) == 1 or not any(self.hosts[node].cut_off for node in nodes)
+        if len(nodes) == 1:
+            return True
+        return not any(self.hosts[node].cut_off for node in nodes) and self.network.joins(nodes)
 
     def _commit(self, commit: cmd.Commit) -> None:
         """The controller's own process puts the manifest."""
@@ -333,8 +335,9 @@ class Cluster:
         for member in members:
             if (commit.generation, commit.step, member.worker) not in self.world.written:
                 raise InvariantError(f"{commit} lacks the file of {member.worker}")
-        delay_s, life = self.world.between(0.001, 0.02), self.outages.life
-        self.world.agenda.after(delay_s, lambda: self._committed(commit, life))
+        quick_s, life = self.world.between(0.001, 0.02), self.outages.life
+        put = partial(self._committed, commit, life)
+        self.world.storage.run(self.world.agenda.after, quick_s, put)
 
     def _committed(self, commit: cmd.Commit, life: int) -> None:
         if self.outages.over(life):

@@ -132,6 +132,8 @@ class Simulation:
                 chance=chance,
                 doubled=self.settings.doubled,
                 delayed=self.settings.delayed,
+                lost=self.settings.lost,
+                again_s=self.settings.patience_s / 4,
             ),
             tell=tell,
             voted=voted,

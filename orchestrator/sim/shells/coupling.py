@@ -74,7 +74,9 @@ class SimMesh:
             return None
         held = self.part_of(process)
         if self.buddies is None:
-            alive = {vault.node: "" for vault in self.world.vaults.values() if vault.alive}
+            domains = self.world.domains
+            vaults = self.world.vaults.values()
+            alive = {v.node: domains.get(v.node, "") for v in vaults if v.alive}
             self.buddies = buddies(alive)
         places = (process.node, self.buddies.get(process.node))
         return open_snapshots(self.world, self.generation, held, self.form.from_step, places)
@@ -93,7 +95,9 @@ class SimMesh:
         self.offers[process.name] = (process.at_step, process.held, process.value)
         timeout_s = self.world.settings.patience_s * self.world.between(1.0, 2.0)
         process.soon(timeout_s, lambda: self._form_timed_out(process))
-        if len(self.arrived) == len(self.form.members):
+        if len(self.arrived) < len(self.form.members):
+            return
+        if self.reachable({member.node for member in self.members}):
             for member in self.members:
                 member.soon(self.world.between(0.002, 0.007), partial(member.formed, self.form))
 

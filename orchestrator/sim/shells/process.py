@@ -134,7 +134,11 @@ class SimProcess:
         self.doing = Doing.RESTORING
         event = WorkerFormed(worker=self.name, generation=self.generation, form_s=0.005)
         self.world.post(self.node, event)
-        self.soon(self.world.between(0.005, 0.05), lambda: self._restore(form))
+        quick_s = self.world.between(0.005, 0.05)
+        if isinstance(form.restore, CheckpointState):
+            self.world.storage.run(self.soon, quick_s, lambda: self._restore(form))
+        else:
+            self.soon(quick_s, lambda: self._restore(form))
 
     def update(self, step: int, step_s: float, vote: SimVote) -> None:
         """The step's vote has passed: nothing but death keeps the update from being finished."""
@@ -256,7 +260,7 @@ class SimProcess:
             event = FilesSaved(worker=self.name, generation=generation, step=step, files=files)
             self.world.post(self.node, event)
 
-        self.soon(self.world.between(0.005, 0.8), written)
+        self.world.storage.run(self.soon, self.world.between(0.005, 0.8), written)
         self._go_on(leave=leave)
 
     def _go_on(self, *, leave: bool) -> None:

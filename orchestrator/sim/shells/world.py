@@ -11,6 +11,7 @@ from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
 from remesh.orchestrator.sim.shells.agenda import Agenda
+from remesh.orchestrator.sim.shells.slow_storage import SlowStorage
 from remesh.orchestrator.sim.shells.vault import Promises, SimVault
 from remesh.parallel.plan.step_result import StepResult
 
@@ -53,7 +54,9 @@ class Settings:
     """Sizes of a simulated run. `every` is the interval of checkpoints in steps, `snapshot_every`
     that of snapshots: 0 for a run without vaults.
 
-    `ladder` is which meshes it may have, and how they cut the state.
+    `ladder` is which meshes it may have, and how they cut the state. `slow` times as long as on a
+    quick one everything takes on storage. Nodes are dealt to so many failure `domains`, to none if
+    it is 0. `lost` is the share of messages that have to be sent again.
     """
 
     steps: int
@@ -68,6 +71,10 @@ class Settings:
     snapshot_every: int = 0
     doubled: float = 0.0
     delayed: float = 0.0
+    lost: float = 0.0
+    slow: float = 1.0
+    domains: int = 0
+    min_nodes: int = 1
 
 
 @dataclass(slots=True)
@@ -85,7 +92,7 @@ class World:
 
     `written` holds the (generation, step, worker) of every file on storage. `vaults` are the newest
     ones by node, `promised` the stable step of each generation, with the vaults and ranks that had
-    it sealed when it was voted.
+    it sealed when it was voted. `domains` has the failure domain of each node.
     """
 
     agenda: Agenda
@@ -97,6 +104,11 @@ class World:
     copies_fail: bool = False
     vaults: dict[str, SimVault] = field(default_factory=dict)
     promised: Promises = field(default_factory=dict)
+    domains: dict[str, str] = field(default_factory=dict)
+    storage: SlowStorage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.storage = SlowStorage(self.agenda, self.chance, self.settings.slow)
 
     @property
     def timers(self) -> Timers:
