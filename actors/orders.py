@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from remesh.orchestrator.control.words.commands import Form
-from remesh.orchestrator.control.words.records import Member, PeerState, Restore, VaultSlot
+from remesh.orchestrator.control.words.records import Restore, VaultSlot
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.curve import Fingerprint
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.job.kills import Kill
-from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.rung import Rung
-from remesh.parallel.plan.cut import Held
 
 NAMESPACE = "remesh"
 HEAD = "node:__internal_head__"  # the resource by which Ray marks its head node
@@ -74,39 +71,11 @@ class SlotOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormOrder:
-    """One rank's part of a Form command: `rung` is the mesh.
-
-    `held` is the part of the state at `from_step` that the worker holds, None for none of it.
-    `ranks_to_fill` lack the part that their place asks for. `victim` is the rank that a node kill
-    takes down. `amendments` say what each step trains with. `slots` are those of the
-    `restore`. `vaults` is None if there are to be no snapshots.
-    """
-
-    generation: int
-    rank: int
-    store_host: str
-    store_port: int
-    store_secret: bytes = field(repr=False)
-    form_timeout_s: float
-    op_timeout_s: float
-    rung: Rung
-    restore: Restore
-    held: Held | None
-    ranks_to_fill: tuple[int, ...]
-    from_step: int
-    victim: int | None
-    amendments: Amendments = ()
-    slots: tuple[SlotOrder, ...] = ()
-    vaults: VaultOrder | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedForm:
     """What all ranks of a mesh are told alike: nothing in it grows with their number.
 
     `restore` names no slots: each rank is told those that it reads. `fills` says whether any rank
-    lacks a part that its place asks for.
+    lacks a part that its place asks for. `amendments` say what each step trains with.
     """
 
     generation: int
@@ -124,14 +93,62 @@ class SharedForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankForm:
-    """What one rank is told beside it. `is_victim`: an ordered node kill takes this one down."""
+    """What one rank is told beside it.
+
+    `slots` are those that this rank reads, for itself or for others too. `vaults` is None if there
+    are to be no snapshots. `is_victim`: an ordered node kill takes this one down.
+    """
 
     worker: str
     rank: int
-    held: Held | None
-    is_victim: bool
-    slots: tuple[SlotOrder, ...]
-    vaults: VaultOrder | None
+    is_victim: bool = False
+    slots: tuple[SlotOrder, ...] = ()
+    vaults: VaultOrder | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormOrder:
+    """One rank's part of a Form command, with what all are told: `rung` is the mesh.
+
+    The fields are those of SharedForm and RankForm.
+    """
+
+    generation: int
+    rank: int
+    store_host: str
+    store_port: int
+    store_secret: bytes = field(repr=False)
+    form_timeout_s: float
+    op_timeout_s: float
+    rung: Rung
+    restore: Restore
+    from_step: int
+    fills: bool
+    is_victim: bool = False
+    amendments: Amendments = ()
+    slots: tuple[SlotOrder, ...] = ()
+    vaults: VaultOrder | None = None
+
+
+def joined(shared: SharedForm, rank: RankForm) -> FormOrder:
+    """All that one rank has to know."""
+    return FormOrder(
+        generation=shared.generation,
+        rank=rank.rank,
+        store_host=shared.store_host,
+        store_port=shared.store_port,
+        store_secret=shared.store_secret,
+        form_timeout_s=shared.form_timeout_s,
+        op_timeout_s=shared.op_timeout_s,
+        rung=shared.rung,
+        restore=shared.restore,
+        from_step=shared.from_step,
+        fills=shared.fills,
+        is_victim=rank.is_victim,
+        amendments=shared.amendments,
+        slots=rank.slots,
+        vaults=rank.vaults,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,45 +172,6 @@ class VaultMap:
             token=self.token,
         )
 
-    def slots(self, restore: Restore) -> tuple[SlotOrder, ...]:
-        found = restore.slots if isinstance(restore, PeerState) else ()
-        return tuple(
-            SlotOrder(slot=slot, address=self.addresses.get(slot.vault, ""), token=self.token)
-            for slot in found
-        )
-
-
-def form_order(
-    form: Form,
-    member: Member,
-    store: tuple[str, int, bytes],
-    *,
-    timers: Timers,
-    victim: int | None,
-    vaults: VaultMap,
-) -> FormOrder:
-    """What this member has to know; `store` is (host, port, secret)."""
-    return FormOrder(
-        generation=form.generation,
-        rank=member.rank,
-        store_host=store[0],
-        store_port=store[1],
-        store_secret=store[2],
-        form_timeout_s=timers.form_s,
-        op_timeout_s=timers.restore_s,
-        rung=form.rung,
-        restore=form.restore,
-        held=member.held if member.at_step == form.from_step else None,
-        ranks_to_fill=tuple(m.rank for m in form.members if not _is_in_place(form, m)),
-        from_step=form.from_step,
-        victim=victim,
-        amendments=form.amendments,
-        slots=vaults.slots(form.restore),
-        vaults=vaults.order(member.node),
-    )
-
-
-def _is_in_place(form: Form, member: Member) -> bool:
-    """Whether the worker holds the part of the state that its place in the new mesh asks for."""
-    own = form.rung.held_by(member.rank)
-    return member.at_step == form.from_step and member.held == own
+    def slot(self, slot: VaultSlot) -> SlotOrder:
+        """How to read it."""
+        return SlotOrder(slot=slot, address=self.addresses.get(slot.vault, ""), token=self.token)

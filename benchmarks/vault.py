@@ -247,10 +247,8 @@ def order(own: str, buddy: str) -> FormOrder:
         op_timeout_s=10,
         rung=Rung(layout=Layout()),
         restore=FreshState(),
-        held=None,
-        ranks_to_fill=(),
+        fills=False,
         from_step=0,
-        victim=None,
         vaults=VaultOrder(own=own, buddy=buddy, token=TOKEN),
     )
 

@@ -14,10 +14,9 @@ from remesh.orchestrator.control.words.events import Event
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRank:
-    """Fork a worker; WorkerReady or WorkerLost follows. `slot` is its place on the node."""
+    """Fork a worker, on a place of the node that is free; WorkerReady or WorkerLost follows."""
 
     worker: str
-    slot: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,11 @@ class AskVault:
     generation: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndNode:
+    """End every rank and the vault, then the agent: the run leaves the node."""
+
+
 NodeOrder = (
     StartRank
     | EndRank
@@ -89,6 +93,7 @@ NodeOrder = (
     | MoveVaults
     | StartVault
     | AskVault
+    | EndNode
 )
 
 

@@ -27,11 +27,12 @@ from remesh.actors.controller.takeover import begin, open_server
 from remesh.actors.controller.watch import Watch
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.history.replay import SnapshotWriter
+from remesh.actors.links.forms import StoreAddress, forms_by_node
 from remesh.actors.node.log_carrier import LogCarrier
 from remesh.actors.node.offers import Offers
 from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
-from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, form_order
+from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, joined
 from remesh.actors.run import old_runs
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
@@ -73,7 +74,7 @@ from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.user_errors import RemeshError
-from remesh.parallel.doors.addresses import joined
+from remesh.parallel.doors import addresses
 from remesh.parallel.groups.store import StoreServer, room_bytes
 from remesh.parallel.threads import heard, heard_thread
 
@@ -336,17 +337,16 @@ class ControllerActor:
         self._stores.append(store)
         if len(self._stores) > STORES_KEPT:
             self._stores.pop(0).close()
-        where = (host, store.port, store.secret)
-        for member in form.members:
-            order = form_order(
-                form,
-                member,
-                where,
-                timers=self._timers,
-                victim=self._victim(form),
-                vaults=vaults,
-            )
-            self._pool.tell([member.worker], "form", order)
+        forms = forms_by_node(
+            form,
+            StoreAddress(host=host, port=store.port, secret=store.secret),
+            timers=self._timers,
+            vaults=vaults,
+            head_nodes=self._head_nodes,
+        )
+        for told in forms.values():
+            for rank in told.ranks:
+                self._pool.tell([rank.worker], "form", joined(told.shared, rank))
 
     def _vault_map(self) -> VaultMap:
         state = self._machine.state
@@ -366,10 +366,6 @@ class ControllerActor:
             for member in life.members:
                 args = (life.generation, vaults.order(member.node))
                 self._pool.tell([member.worker], "move", *args)
-
-    def _victim(self, form: Form) -> int | None:
-        """The rank that a node kill takes down: the highest one that is not on the head."""
-        return max((m.rank for m in form.members if m.node not in self._head_nodes), default=None)
 
     def _commit(self, spec: RunSpec, command: Commit, loss: float | None) -> None:
         try:
@@ -394,7 +390,7 @@ class ControllerActor:
         }
         host = LOOPBACK if self._spec.own_cluster else ray.util.get_node_ip_address()
         server, token = open_server(answers, actions, self._begun.contact, host)
-        self._metrics.also_at(joined(server.host, server.port))
+        self._metrics.also_at(addresses.joined(server.host, server.port))
         self._folder.publish(
             Contact(
                 run=self._spec.run,

@@ -177,7 +177,7 @@ class Trainer:
         engine.form(mesh, order.rung.leaves)
         match order.restore:
             case PeerState(step=step):
-                if order.ranks_to_fill:
+                if order.fills:
                     self._share(order, holding, step)
             case CheckpointState(step=step, name=name):
                 self._read(order, name)
@@ -295,7 +295,7 @@ class Trainer:
         self._parts.faults.fire(
             step,
             is_last_rank=order.rank == order.rung.workers - 1,
-            is_node_victim=order.rank == order.victim,
+            is_node_victim=order.is_victim,
         )
 
     def _save(self, order: FormOrder, mesh: Mesh, step: int) -> None:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_to_all
 from remesh.parallel.groups.group import Group, PendingOperation
-from remesh.parallel.holding.shard_state import Holding, ShardState
-from remesh.parallel.holding.slot_source import SlotSource, read_slots
+from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
@@ -30,21 +29,18 @@ class Exchange:
 
     spec: EngineSpec
     group: Group
-    held: Mapping[int, Held | None]
+    held: Mapping[int, Sequence[Held]]
     lacking: Mapping[int, Held]
-    slots: Sequence[SlotSource]
     round_bytes: int
 
-    def run(self, holding: Holding | None, target: ShardState) -> None:
+    def run(self, own_states: Sequence[ShardState], target: ShardState) -> None:
         """A round is packed and one is unpacked while one is on its way, in two buffers by turns:
         memory that has been used before is several times as fast, and there is little of it.
         """
         plans = self._plans()
-        source = dict(holding.state.fragments()) if holding else {}
+        source = {box: tensor for state in own_states for box, tensor in state.fragments()}
         own = dict(target.fragments())
-        mine = plans.get(self.group.rank, [])
-        read_slots(self.slots, mine, own)  # first: nobody has sent anything if one cannot be read
-        for move in mine:
+        for move in plans.get(self.group.rank, []):
             if move.is_local:
                 own[move.want][move.write] = source[move.held][move.read]
         buffers = [_Buffer(self.group.device), _Buffer(self.group.device)]
@@ -59,11 +55,9 @@ class Exchange:
 
     def _plans(self) -> dict[int, list[Move]]:
         holders: dict[Held, list[Holder]] = defaultdict(list)
-        for rank, own in self.held.items():
-            if own:
-                holders[own].append(rank)
-        for slot in self.slots:
-            holders[slot.held].append(slot.name)
+        for rank, parts in self.held.items():
+            for part in parts:
+                holders[part].append(rank)
         all_held = {*self.lacking.values(), *holders}
         fragments = {held: _fragments(self.spec, held) for held in all_held}
         have: dict[str, list[HeldFragment]] = {}
@@ -119,8 +113,9 @@ def _rounds(plans: Mapping[int, Sequence[Move]], round_bytes: int) -> list[_Pair
     filled: dict[tuple[int, int], tuple[int, int]] = {}
     for destination, moves in plans.items():
         for move in moves:
-            if move.is_local or isinstance(move.source, str):
+            if move.is_local:
                 continue
+            assert isinstance(move.source, int)
             pair = (move.source, destination)
             number, num_bytes = filled.get(pair, (0, 0))
             if num_bytes and num_bytes + _room(move) > round_bytes:

@@ -1,9 +1,11 @@
 """State from the other ranks: the cheapest way back, and the way to another layout.
 
-What no rank holds comes from snapshots in the memory of nodes, read by those who want it.
+What no rank holds comes from snapshots in the memory of nodes. Each is read by one rank, which from
+then on holds it like any other part; what lost: every rank reads what it lacks out of every slot,
+for which each has to be told of all of them.
 
-Every rank tells which part of the state it holds and at which step. What each lacks then follows
-from the layouts alone, on all ranks alike, and one exchange moves it: from replicas to a rank that
+Every rank tells which parts of the state it holds at the step. What each lacks then follows from
+the layouts alone, on all ranks alike, and one exchange moves it: from replicas to a rank that
 joined, or from everybody to everybody when the layout changes.
 """
 
@@ -16,7 +18,7 @@ from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.exchange import ROUND_BYTES, Exchange
 from remesh.parallel.holding.shard_state import Holding, ShardState
-from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.holding.slot_source import SlotSource, read_slot
 from remesh.parallel.plan.cut import Held
 
 
@@ -31,34 +33,61 @@ def share_state(
 ) -> None:
     """Fills `target` with the state at `at_step`, of which the holdings of all ranks are parts.
 
-    All ranks of the mesh call it with what they held before and the same slots; a holding of
-    another step counts for nothing. A rank that has its part already keeps it. What arrives from
-    ranks is copied, never received in place: an exchange that is left behind may still write.
+    All ranks of the mesh call it with what they held before, and each with the slots that it reads;
+    a holding of another step counts for nothing. A rank that has its part already keeps it. What
+    arrives from ranks is copied, never received in place: an exchange that is left behind may still
+    write.
 
     Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state. Then
         every holding is as it was.
     """
     if holding is not None and holding.at_step != at_step:
         holding = None
-    held = _announce(mesh.world, holding)
+    own = [] if holding is None else [holding.state]
+    counts = _announce_counts(mesh.world, len(own) + len(slots))
+    own += [_read(slot, target, mesh.world) for slot in slots]
+    held = _announce(mesh.world, own, max(1, *counts))
     wanted = {rank: target.held.cut.held_by(mesh.layout, rank) for rank in held}
-    lacking = {rank: one for rank, one in wanted.items() if held[rank] != one}
+    lacking = {rank: one for rank, one in wanted.items() if one not in held[rank]}
     if lacking:
-        exchange = Exchange(target.spec, mesh.world, held, lacking, slots, round_bytes)
-        exchange.run(holding, target)
-    if holding is not None and mesh.world.rank not in lacking:
-        _copy(holding.state, target)
+        Exchange(target.spec, mesh.world, held, lacking, round_bytes).run(own, target)
+    if mesh.world.rank not in lacking:
+        _copy(next(state for state in own if state.held == target.held), target)
 
 
-def _announce(group: Group, holding: Holding | None) -> dict[int, Held | None]:
-    """Which part of the state each rank holds, None for none."""
-    own = torch.zeros(len(Held().to_numbers()), dtype=torch.int64)
-    if holding is not None:
-        own = torch.tensor(holding.state.held.to_numbers())
-    told = own.new_empty(group.size * len(own))
+def _read(slot: SlotSource, target: ShardState, group: Group) -> ShardState:
+    """What is in the slot, in the memory that it is wanted in, if this rank wants just that.
+
+    Nobody has sent anything yet, if it cannot be read.
+    """
+    state = target
+    if slot.held != target.held:
+        state = ShardState(target.spec, slot.held, group.device)
+    read_slot(slot, dict(state.fragments()))
+    return state
+
+
+def _announce_counts(group: Group, count: int) -> list[int]:
+    """How many parts of the state each rank is about to hold."""
+    own = torch.tensor([count])
+    told = own.new_empty(group.size)
     all_gather(group, told, own)
-    rows = told.view(group.size, -1).tolist()
-    return {rank: Held.from_numbers(row) if any(row) else None for rank, row in enumerate(rows)}
+    return told.tolist()
+
+
+def _announce(group: Group, own: Sequence[ShardState], most: int) -> dict[int, list[Held]]:
+    """Which parts of the state each rank holds: at most so many."""
+    width = len(Held().to_numbers())
+    rows = torch.zeros(most, width, dtype=torch.int64)
+    for row, state in zip(rows, own, strict=False):
+        row.copy_(torch.tensor(state.held.to_numbers()))
+    told = rows.new_empty(group.size * most * width)
+    all_gather(group, told, rows.view(-1))
+    found = told.view(group.size, most, width).tolist()
+    return {
+        rank: [Held.from_numbers(row) for row in parts if any(row)]
+        for rank, parts in enumerate(found)
+    }
 
 
 def _copy(source: ShardState, target: ShardState) -> None:

@@ -1,6 +1,6 @@
 """Snapshots as a source of state: what a rank needs to know of a slot, wherever it lies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,7 +32,7 @@ class SlotReader(Protocol):
 class SlotSource:
     """What one rank held of the state at the step that is wanted, in a snapshot, and how to get it.
 
-    `name` is the same on all ranks.
+    `name` tells which, if it cannot be read.
     """
 
     name: str
@@ -40,15 +40,14 @@ class SlotSource:
     open: Callable[[], AbstractContextManager[SlotReader]]
 
 
-def read_slots(
-    slots: Sequence[SlotSource], moves: Sequence[Move], own: Mapping[Fragment, Tensor]
-) -> None:
-    """Reads what these moves take from slots. Raises: SlotError for one that cannot be read."""
-    for slot in slots:
-        wanted = [move for move in moves if move.source == slot.name]
-        if wanted:
-            try:
-                with slot.open() as reader:
-                    read_boxes(reader.header(), wanted, reader.get_range, own)
-            except (OSError, CheckpointError) as error:
-                raise SlotError(slot.name, str(error)) from None
+def read_slot(slot: SlotSource, own: Mapping[Fragment, Tensor]) -> None:
+    """Fills these fragments, which are all of the slot. Raises: SlotError if it cannot be read."""
+    wanted = [
+        Move(source=slot.name, destination=0, box=fragment, held=fragment, want=fragment)
+        for fragment in own
+    ]
+    try:
+        with slot.open() as reader:
+            read_boxes(reader.header(), wanted, reader.get_range, own)
+    except (OSError, CheckpointError) as error:
+        raise SlotError(slot.name, str(error)) from None

@@ -121,8 +121,8 @@ class Engine:
     ) -> None:
         """Brings every rank to `at_step` with what the holdings of all of them and `slots` make up.
 
-        All ranks call it, after `form`, with what they held before and the same slots. If it fails,
-        each is left with what it held of that step.
+        All ranks call it, after `form`, with what they held before, and each with the slots that
+        it reads. If it fails, each is left with what it held of that step.
 
         Raises: Cancelled, GroupError; SlotError; ReshardError if all of it is not the whole state.
         """

@@ -71,10 +71,8 @@ def order_of(seat, own, buddy, from_step=0, size=2):
         op_timeout_s=NEVER_S,
         rung=Rung(layout=Layout(dp=size), cut=Cut.of(Layout(dp=size), size)),
         restore=FreshState(),
-        held=None,
-        ranks_to_fill=(),
+        fills=False,
         from_step=from_step,
-        victim=None,
         vaults=VaultOrder(own=own, buddy=buddy, token=TOKEN),
     )
 
@@ -115,8 +113,8 @@ def train_and_stop(seat, addresses):
     return outcome, safe, seat.generation
 
 
-def restore_from(seat, slots, at_step):
-    """Both ranks are new: all of the state comes from slots."""
+def restore_from(seat, slots, at_step, crossed):
+    """Both ranks are new: each reads one slot, its own part or, `crossed`, the other's."""
     mesh = seat.mesh(Layout(dp=2), 2)
     engine = Engine(spec(4, 1, zero=ZERO3))
     engine.form(mesh)
@@ -126,7 +124,7 @@ def restore_from(seat, slots, at_step):
             held=slot.held,
             open=lambda address=address, slot=slot: reading(address, TOKEN, slot, TIMERS),
         )
-        for address, slot in slots
+        for address, slot in [slots[seat.rank ^ crossed]]
     ]
     try:
         engine.share(None, at_step, sources)
@@ -162,7 +160,8 @@ def test_what_was_safe_comes_back_with_the_same_bits_from_either_vault(pool, vau
             (addresses[first], slot_of(0, generation, newest)),
             (addresses[second], slot_of(1, generation, newest)),
         ]
-        assert pool.run(restore_from, 2, slots, newest) == expected
+        for crossed in (0, 1):
+            assert pool.run(restore_from, 2, slots, newest, crossed) == expected
 
 
 def test_a_flipped_bit_in_a_slot_is_named_and_not_restored(pool, vaults):
@@ -174,8 +173,8 @@ def test_a_flipped_bit_in_a_slot_is_named_and_not_restored(pool, vaults):
     slots = [(addresses[0], slot_of(rank, generation, newest)) for rank in (0, 1)]
     for place in (30, -5):
         sealed.memory.shard[place] ^= 4
-        _, found = pool.run(restore_from, 2, slots, newest)
-        assert found == "slot 1"
+        found = pool.run(restore_from, 2, slots, newest, 0)
+        assert found == ["the other rank has failed", "slot 1"]
         sealed.memory.shard[place] ^= 4
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from control_drive import Drive, of, records, running
 from control_values import options
-from test_control_shared import OTHERS
+from test_forms import STORE, TIMERS
 
 from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.history.journal_reading import read_history
-from remesh.actors.orders import form_order
+from remesh.actors.links.forms import shared_form
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of
@@ -40,8 +40,7 @@ def test_a_start_with_a_change_says_so_first_and_every_mesh_is_told():
     assert said(drive.commands)[0] == SAID
     assert forms(drive) == [(SOONER, LOWER)]
     (form,) = of(cmd.Form, drive.commands)
-    orders = [form_order(form, m, ("h", 1, b""), **OTHERS) for m in form.members]
-    assert [order.amendments for order in orders] == [(SOONER, LOWER)] * len(form.members)
+    assert shared_form(form, STORE, TIMERS).amendments == (SOONER, LOWER)
     drive.train(50)
     drive.lose("worker-0")
     drive.park(50)

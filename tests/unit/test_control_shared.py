@@ -6,23 +6,15 @@ from control_values import held, records
 from counted import growth, lines_run
 from sized import a_lost_part_among
 
-from remesh.actors.orders import VaultMap, form_order
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState
 from remesh.orchestrator.control.words.recovery import decide_restore
-from remesh.orchestrator.job.timers import Timers
-from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.layout import Layout
 
 SAVED = CheckpointState(step=40, name="step-40")
 FOUR = (("head", 2), ("b", 2))
-OTHERS = {
-    "timers": Timers(patience_s=0.5),
-    "victim": None,
-    "vaults": VaultMap(addresses={}, buddies={}, token=""),
-}
 
 
 def members(*at_steps, shard_size=1, ranks=None, **degrees):
@@ -236,27 +228,6 @@ def test_a_node_that_leaves_is_waited_for_to_save_where_it_holds_an_only_copy(op
     life = drive.state.current
     assert (life.generation, life.from_step, life.lost_steps) == (2, 11, 0)
     assert isinstance(life.restore, CheckpointState if save else PeerState)
-
-
-def test_the_order_tells_a_rank_what_it_holds_and_who_lacks_what():
-    drive = running(10, nodes=(("head", 4),), max_dp=4, zero_stage=3, zero_group=2)
-    drive.lose("worker-1")
-    drive.park(10)
-    form = of(cmd.Form, drive.commands)[-1]
-    orders = [form_order(form, m, ("h", 1, b""), **OTHERS) for m in form.members]
-    assert {(order.rung.layout, order.rung.shards) for order in orders} == {(Layout(dp=2), 2)}
-    kept = [order.held.shard == order.rank for order in orders]
-    assert orders[0].ranks_to_fill == tuple(rank for rank in range(2) if not kept[rank])
-    empty = cmd.Form(
-        generation=3,
-        rung=Rung(layout=Layout(dp=2)),
-        members=tuple(members(None, 10, dp=2)),
-        restore=PeerState(step=10, source=1),
-        from_step=10,
-    )
-    first, second = (form_order(empty, m, ("h", 1, b""), **OTHERS) for m in empty.members)
-    assert (first.held, second.held) == (None, empty.members[1].held)
-    assert first.ranks_to_fill == (0,)
 
 
 def test_a_part_costs_the_same_among_thousands_of_members():
