@@ -445,7 +445,7 @@ class ControllerActor:
         """Tells whoever cannot reach this controller that it is alive."""
         while not self._ended:
             self._folder.beat()
-            time.sleep(self._timers.node_lost_s)
+            time.sleep(self._timers.node_lost_s(1))
 
     def _died_at_s(self, name: str) -> float | None:
         return died_at_s(self._spec, self._folder.storage, name)

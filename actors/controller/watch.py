@@ -84,7 +84,7 @@ class Watch:
         with self._lock:
             self._offered.update(offered, gone)
             self._lost.update(gone)
-            first_s = time.monotonic() + self._timers.adopt_s
+            first_s = time.monotonic() + self._timers.adopt_s(len(self._offered))
             self._beats.update(dict.fromkeys(heard, first_s))
 
     def worker(self, worker: str, life: Any) -> None:
@@ -111,7 +111,7 @@ class Watch:
         """Expect this node's beats, the first one once its agent has had time to start."""
         with self._lock:
             self._released.discard(node)
-            self._beats[node] = time.monotonic() + self._timers.start_s
+            self._beats[node] = time.monotonic() + self._timers.start_s()
 
     def release(self, node: str) -> None:
         """Its agent ends: no beat is expected from it, and a late one renews no lease."""
@@ -168,13 +168,15 @@ class Watch:
                 self._beats = {node: max(beat, now) for node, beat in self._beats.items()}
             self._looked_s = now
             ages = {node: now - beat for node, beat in self._beats.items()}
-            late = {node for node, age_s in ages.items() if age_s > self._timers.silent_s}
+            silent_s = self._timers.node_silent_s(len(ages))
+            lost_s = self._timers.node_lost_s(len(ages))
+            late = {node for node, age_s in ages.items() if age_s > silent_s}
             news = late - self._silent
             self._silent |= news
         for node in news:
             self._post(NodeSilent(node=node, silent_s=ages[node]))
         for node in late:
-            if ages[node] > self._timers.node_lost_s:
+            if ages[node] > lost_s:
                 self.lose(node, f"no sign of life for {ages[node]:.1f} s")
 
     def _look_at_nodes(self) -> None:

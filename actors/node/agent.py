@@ -95,7 +95,7 @@ class Agent:
                 leased_ns = asked_ns if num_nodes else leased_ns
                 pending = None
             self._lease(leased_ns)
-            if time.monotonic_ns() - leased_ns > self._timers.lease_s * 1e9:
+            if time.monotonic_ns() - leased_ns > self._timers.node_lease_s(num_nodes) * 1e9:
                 return
 
     def _frozen(self) -> tuple[tuple[str, float], ...]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from remesh.actors.worker.trainer import Trainer
 
 USER_ERRORS = (DataError, LayoutError, CheckpointError, UserError)
+SURE_ERRORS = (LayoutError, UserError)  # on any node; the others may be of one disk
 
 
 class WorkerActor:
@@ -120,6 +121,7 @@ class WorkerActor:
             generation=self._trainer.generation if self._trainer else 0,
             error=str(error),
             user_error=True,
+            certain=isinstance(error, SURE_ERRORS),
             traceback=traceback_of(error),
         )
 

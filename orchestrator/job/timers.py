@@ -6,6 +6,9 @@ killed before recovery can act, and nobody sets eight numbers consistently.
 
 from dataclasses import dataclass
 
+MOST_DOUBLINGS = 3  # of a start
+MOST_PAUSES = 6  # doublings of a pause between two meshes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
@@ -15,22 +18,35 @@ class Timers:
 
     @property
     def silent_s(self) -> float:
-        """A node or worker without a sign of life for this long is a suspect."""
+        """A worker without a sign of life for this long is a suspect."""
         return self.patience_s
 
-    @property
-    def node_lost_s(self) -> float:
-        return 3 * self.patience_s
+    def beat_s(self, num_nodes: int) -> float:
+        """Interval of an agent's beats: the controller hears at most 1,000 a second.
+
+        `num_nodes` is what an agent was told last, here and below: by that it beats.
+        """
+        return max(self.patience_s / 4, num_nodes / 1000)
+
+    def node_silent_s(self, num_nodes: int) -> float:
+        """A node without a beat for this long is a suspect: one beat may be lost or late."""
+        return max(self.patience_s, 2 * self.beat_s(num_nodes))
+
+    def node_lost_s(self, num_nodes: int) -> float:
+        return max(3 * self.patience_s, self.patience_s + 3 * self.beat_s(num_nodes))
+
+    def node_lease_s(self, num_nodes: int) -> float:
+        """What is left of a run on a node ends so long after the node was last answered."""
+        return max(self.lease_s, 2 * self.node_lost_s(num_nodes))
+
+    def adopt_s(self, num_nodes: int) -> float:
+        """A restarted controller and those that were there before find each other again."""
+        return max(10 * self.patience_s, self.node_lost_s(num_nodes))
 
     @property
     def end_s(self) -> float:
         """After EndWorker: the process counts as dead, whether or not its death was seen."""
         return 2 * self.patience_s
-
-    @property
-    def adopt_s(self) -> float:
-        """A restarted controller and those that were there before find each other again."""
-        return 10 * self.patience_s
 
     @property
     def form_s(self) -> float:
@@ -40,9 +56,26 @@ class Timers:
     def lease_s(self) -> float:
         return 40 * self.patience_s
 
+    def start_s(self, late: int = 0) -> float:
+        """A process that is late is started again with twice the time: its host is busy.
+
+        `late` counts the starts in a row that were. The agent tells of one that dies or makes no
+        progress, long before that.
+        """
+        return 120 * self.patience_s * 2.0 ** min(late, MOST_DOUBLINGS)
+
+    def pause_s(self, empty_tries: int) -> float:
+        """How long to wait before the next mesh, after so many in a row that made no step although
+        nobody was lost. The first one may have met a moment's trouble: it is tried again at once.
+        """
+        if empty_tries < 2:  # noqa: PLR2004 - the first
+            return 0.0
+        return self.patience_s * 2.0 ** min(empty_tries - 2, MOST_PAUSES)
+
     @property
-    def start_s(self) -> float:
-        return 120 * self.patience_s
+    def judge_s(self) -> float:
+        """Those that make no progress tell of it at about the same time: within this long."""
+        return 2 * self.patience_s
 
     @property
     def restore_s(self) -> float:
@@ -65,10 +98,6 @@ class Timers:
     def gather_s(self, *, starting: bool) -> float:
         """How long a mesh that could be larger waits after a worker became ready."""
         return (40 if starting else 10) * self.patience_s
-
-    def beat_s(self, num_nodes: int) -> float:
-        """Interval of an agent's beats: the controller hears at most 1,000 a second."""
-        return max(self.patience_s / 4, num_nodes / 1000)
 
     def _step_s(self, step_s: float | None) -> float:
         # A first step is slow and of unknown length: its worker must not be killed for that.

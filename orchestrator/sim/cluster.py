@@ -226,17 +226,17 @@ class Cluster:
     def _watch(self, host: Host) -> None:
         """The controller's watch of beats: silent after one patience, lost after three."""
         timers = self.world.timers
-        silent_s = timers.silent_s * self.world.between(1.0, 1.3)
+        silent_s = timers.node_silent_s(1) * self.world.between(1.0, 1.3)
         silent = NodeSilent(node=host.name, silent_s=silent_s)
         self._if_still_silent(host, silent_s, silent)
-        cause = f"no sign of life for {timers.node_lost_s:.1f} s"
+        cause = f"no sign of life for {timers.node_lost_s(1):.1f} s"
         lost = NodeLost(node=host.name, cause=cause)
-        self._if_still_silent(host, timers.node_lost_s * self.world.between(1.0, 1.3), lost)
+        self._if_still_silent(host, timers.node_lost_s(1) * self.world.between(1.0, 1.3), lost)
 
     def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
         def check() -> None:
             if self.outages.away:
-                self.world.agenda.after(self.world.timers.adopt_s, check)
+                self.world.agenda.after(self.world.timers.adopt_s(1), check)
             elif host.cut_off or not host.alive:
                 self.tell(event)
 

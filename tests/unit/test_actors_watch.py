@@ -90,7 +90,7 @@ def test_a_pause_of_the_listener_is_no_silence_of_the_nodes(listener):
 
 def test_the_first_beat_may_take_as_long_as_a_start(listener):
     listener.watch.agent("late")
-    listener.watch._beats["late"] -= TIMERS.start_s - P / 2
+    listener.watch._beats["late"] -= TIMERS.start_s() - P / 2
     listener.look()
     assert listener.events == []
 
@@ -109,11 +109,11 @@ def test_a_watch_that_takes_over_offers_nobody_twice_and_waits_for_the_first_bea
     assert listener.events == [NodeJoined(node="new", slots=2)]
     assert watch.beat("lost", ()) == 0
     listener.events.clear()
-    for seconds in (TIMERS.adopt_s, TIMERS.adopt_s + TIMERS.node_lost_s):
+    for seconds in (TIMERS.adopt_s(1), TIMERS.adopt_s(1) + TIMERS.node_lost_s(1)):
         watch._beats = {node: beat - seconds for node, beat in watch._beats.items()}
         watch._looked_s = time.monotonic()
         watch._look_at_beats()
-        if seconds == TIMERS.adopt_s:
+        if seconds == TIMERS.adopt_s(1):
             assert listener.events == []
             watch.resume(offered=[], gone=[], heard=["node"])
     assert [type(event) for event in listener.events] == [NodeSilent, NodeLost]

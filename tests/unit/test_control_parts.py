@@ -174,11 +174,34 @@ def test_holders_of_state_come_first_and_spares_of_a_hurt_node_last():
 @given(st.floats(0.05, 60.0), st.floats(0.0, 600.0), st.integers(1, 20_000))
 def test_the_layers_of_deadlines_are_in_order_for_every_patience(patience_s, step_s, nodes):
     timers = Timers(patience_s=patience_s)
-    assert timers.silent_s < timers.node_lost_s < timers.form_s < timers.lease_s
-    assert timers.lease_s < timers.start_s < timers.restore_s
+    assert timers.silent_s < timers.node_lost_s(1) < timers.form_s < timers.lease_s
+    assert timers.lease_s < timers.start_s() < timers.restore_s
+    assert timers.start_s() < timers.start_s(1) < timers.start_s(2)
+    assert timers.start_s(99) == timers.start_s(100)
     assert timers.fence_s(step_s) < timers.drain_s(step_s) < timers.stall_s(step_s)
     assert timers.fence_s(None) > timers.fence_s(0.0)
     assert nodes / timers.beat_s(nodes) <= max(1000.0, 4 * nodes / patience_s) + 1e-6
+
+
+@given(st.floats(0.05, 60.0), st.integers(1, 20_000))
+def test_a_node_that_beats_as_told_is_never_silent_with_however_many_others(patience_s, nodes):
+    """control A1: a beat may be lost, or late by as much as its interval."""
+    timers = Timers(patience_s=patience_s)
+    beat_s, silent_s = timers.beat_s(nodes), timers.node_silent_s(nodes)
+    lost_s = timers.node_lost_s(nodes)
+    assert 2 * beat_s <= silent_s
+    assert patience_s + 3 * beat_s <= lost_s
+    assert silent_s < lost_s <= timers.adopt_s(nodes) < timers.node_lease_s(nodes)
+    assert timers.node_silent_s(1) == patience_s, "few nodes are found out within one patience"
+
+
+def test_the_pause_between_two_empty_tries_grows_and_is_bounded():
+    timers = Timers(patience_s=0.5)
+    pauses = [timers.pause_s(tries) for tries in range(1, 20)]
+    assert pauses[0] == 0.0
+    assert pauses == sorted(pauses)
+    assert pauses[1] == timers.patience_s
+    assert timers.lease_s < pauses[-1] == pauses[-2] < timers.start_s()
 
 
 def test_deadlines_know_the_earliest_of_many_without_looking_at_all():

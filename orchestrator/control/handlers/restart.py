@@ -61,8 +61,8 @@ def _restart_clocks(turn: Turn, down_s: float) -> None:
         state.last_ready_s = turn.now_s
         starting = state.roster.num_starting > 0
         deadlines.gather_s = turn.now_s + timers.gather_s(starting=starting)
-    for due, limit_s in ((deadlines.starting, timers.start_s), (deadlines.ending, timers.end_s)):
-        due.update(dict.fromkeys(due, turn.now_s + timers.adopt_s + limit_s))
+    for due, limit_s in ((deadlines.starting, timers.start_s()), (deadlines.ending, timers.end_s)):
+        due.update(dict.fromkeys(due, turn.now_s + _adopt_s(turn) + limit_s))
 
 
 def _phase_limit_s(turn: Turn) -> float:
@@ -75,7 +75,11 @@ def _phase_limit_s(turn: Turn) -> float:
         Phase.DRAINING: timers.drain_s(state.step_s),
         Phase.FENCING: timers.fence_s(state.step_s),
     }
-    return timers.adopt_s + limits.get(state.phase, 0.0)
+    return _adopt_s(turn) + limits.get(state.phase, 0.0)
+
+
+def _adopt_s(turn: Turn) -> float:
+    return turn.timers.adopt_s(len(turn.state.roster.nodes))
 
 
 def _ask_for_workers_and_nodes(turn: Turn) -> None:

@@ -17,6 +17,7 @@ from remesh.orchestrator.control.handlers import (
     restart,
     saving,
     stopping,
+    stuck,
     ticking,
     training,
 )
@@ -108,6 +109,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
         _row(ev.WorkerReady, presence.on_worker_ready),
         _row(ev.WorkerLost, presence.on_worker_lost),
         _row(ev.WorkerFrozen, presence.on_worker_frozen),
+        _row(ev.WorkerStuck, stuck.on_worker_stuck, of_a_member),
         _row(ev.WorkerErred, training.on_erred, of_a_worker),
         _row(ev.GroupBroken, training.on_group_broken, of_a_member),
         _row(ev.WorkerParked, training.on_parked, of_a_member),

@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import end_quarantines
+from remesh.orchestrator.control.handlers.stuck import judge_stuck
 from remesh.orchestrator.control.memory.deadlines import expired
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
@@ -27,7 +28,7 @@ def on_tick(turn: Turn, _: Tick) -> None:
     if deadlines.cool_s is not None and deadlines.cool_s <= turn.now_s:
         end_quarantines(turn)
     for name in expired(deadlines.starting, turn.now_s):
-        why = f"did not start within {turn.timers.start_s:.0f} s"
+        why = f"did not start within {turn.timers.start_s():.0f} s"
         if not give_up(turn, state.roster.workers[name], why):
             return
     for name in expired(deadlines.ending, turn.now_s):
@@ -37,6 +38,10 @@ def on_tick(turn: Turn, _: Tick) -> None:
     if deadlines.phase_s is not None and deadlines.phase_s <= turn.now_s:
         deadlines.phase_s = None
         _on_phase_over(turn)
+    if deadlines.judge_s is not None and deadlines.judge_s <= turn.now_s:
+        judge_stuck(turn)
+        if state.phase in ENDED:
+            return
     if deadlines.gather_s is not None and deadlines.gather_s <= turn.now_s:
         form_or_grow(turn)
 

@@ -41,6 +41,8 @@ class Generation:
 
     `unparked` are the members that may still train.
     `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
+    `stuck` are those that make no progress, with the (step, operation) at which they stand;
+    `stalled`: it was left since all of them stood at the same.
     `heard_step` is the newest step up to which no record is missing.
     """
 
@@ -58,6 +60,8 @@ class Generation:
     unparked: set[str]
     saving: bool = False
     blamed: bool = False
+    stalled: bool = False
+    stuck: dict[str, tuple[int, int]] = field(default_factory=dict)
     formed_s: float | None = None
     restored_s: float | None = None
     first_step_s: float | None = None

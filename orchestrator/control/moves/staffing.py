@@ -32,7 +32,7 @@ def refill(turn: Turn) -> None:
     flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
     for node in roster.places(flight.most_workers, flight.unit, turn.options.spares):
         worker = roster.start(node)
-        state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s
+        state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s()
         turn.do(StartWorker(worker=worker.name, node=node))
 
 

@@ -75,6 +75,8 @@ class Turn:
         self.move(phase, reason=reason, within_s=None)
         self.state.deadlines.gather_s = None
         self.state.deadlines.cool_s = None
+        self.state.deadlines.judge_s = None
+        self.state.deadlines.pause_s = None
         self.state.deadlines.starting.clear()
         self.state.deadlines.ending.clear()
         self.do(End(status=phase.value, reason=reason, user_error=user_error))

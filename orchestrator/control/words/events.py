@@ -122,12 +122,33 @@ class WorkerFrozen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStuck:
+    """A worker's process lives and beats, and its trainer has made no progress for `silent_s`.
+
+    It stands in `phase` before operation `operation` of the step after `step`. Told again if it
+    goes on and stands still once more.
+    """
+
+    worker: str
+    generation: int
+    step: int
+    operation: int
+    phase: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBroken:
-    """A collective failed on this worker; its groups are closed already. It does not say who."""
+    """A group failed on this worker; its groups are closed already.
+
+    `waited_for` are the ranks that it waited for in vain, or could not reach, where it knows them:
+    not one that closed its end, since those who leave a broken mesh do that too.
+    """
 
     worker: str
     generation: int
     error: str
+    waited_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +250,17 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerErred:
-    """The job itself failed on this worker (corrupt data, a bug): retrying cannot help.
+    """The job failed on this worker: its data, its files, its disk; its process ends.
 
-    `generation` is 0 for a worker that was not in any yet. `traceback` as in WorkerLost.
+    `certain`: it would fail so on any node, and every further try is in vain. `generation` is 0 for
+    a worker that was not in any yet. `traceback` as in WorkerLost. `user_error` is what End says.
     """
 
     worker: str
     generation: int
     error: str
     user_error: bool
+    certain: bool = False
     traceback: str = ""
 
 
@@ -288,6 +311,7 @@ Event = (
     | WorkerReady
     | WorkerLost
     | WorkerFrozen
+    | WorkerStuck
     | GroupBroken
     | WorkerParked
     | WorkerFormed

@@ -1,0 +1,62 @@
+"""Workers that live and beat and make no progress: who of them holds up the others.
+
+In a mesh one that hangs stops all: each tells where it stands, and the one that hangs is behind the
+others, who wait for it in an operation that it has not come to. So they are heard for a moment, and
+who stands at the lowest (step, operation) is ended as a frozen one is. Where all stand at the same
+operation it is none of them, as far as anybody can see: the mesh is left, and counts as a try that
+came to nothing. What lost: a limit in seconds for a step, which has to be longer than the longest.
+"""
+
+from remesh.orchestrator.control.memory.generations import Generation
+from remesh.orchestrator.control.moves.staffing import give_up
+from remesh.orchestrator.control.moves.transitions import fence
+from remesh.orchestrator.control.moves.turn import Turn
+from remesh.orchestrator.control.words.events import WorkerStuck
+from remesh.orchestrator.control.words.phases import Phase
+
+MAX_NAMES = 8
+_IN_A_MESH = frozenset({Phase.FORMING, Phase.RESTORING, Phase.RUNNING, Phase.DRAINING})
+
+
+def on_worker_stuck(turn: Turn, event: WorkerStuck) -> None:
+    state = turn.state
+    if state.phase not in _IN_A_MESH or event.worker not in state.current.unparked:
+        return
+    state.current.stuck[event.worker] = (event.step, event.operation)
+    if state.deadlines.judge_s is None:
+        state.deadlines.judge_s = turn.now_s + turn.timers.judge_s
+
+
+def judge_stuck(turn: Turn) -> None:
+    """Whoever stands still has told of it: ends those who are behind, or leaves the mesh."""
+    state, life = turn.state, turn.state.current
+    state.deadlines.judge_s = None
+    told = _still_there(life)
+    life.stuck.clear()
+    if not told or state.phase not in _IN_A_MESH:
+        return
+    lowest = min(told.values())
+    behind = sorted(name for name, at in told.items() if at == lowest)
+    where = f"before operation {lowest[1]} of step {lowest[0] + 1}"
+    if len(told) > 1 and 2 * len(behind) > len(told):
+        life.stalled = True
+        fence(turn, f"{_named(behind)} stand still, each {where}")
+        return
+    for name in behind:
+        if not give_up(turn, state.roster.workers[name], f"makes no progress: it hangs {where}"):
+            return
+    fence(turn, f"{_named(behind)} hung {where}")
+
+
+def _still_there(life: Generation) -> dict[str, tuple[int, int]]:
+    """A mesh that has finished the step after the next has not waited for them: they went on."""
+    return {
+        name: at
+        for name, at in life.stuck.items()
+        if name in life.unparked and life.heard_step <= at[0] + 1
+    }
+
+
+def _named(workers: list[str]) -> str:
+    more = f" and {len(workers) - MAX_NAMES} more" if len(workers) > MAX_NAMES else ""
+    return ", ".join(workers[:MAX_NAMES]) + more
