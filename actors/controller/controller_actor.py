@@ -55,6 +55,7 @@ from remesh.orchestrator.control.words.commands import (
     Fence,
     Form,
     ReleaseNode,
+    SaveHeld,
     StartWorker,
 )
 from remesh.orchestrator.control.words.events import (
@@ -276,7 +277,7 @@ class ControllerActor:
                 self._pool.release(node)
             case Form():
                 self._form(command)
-            case Fence() | AskVaults() | Drain():
+            case Fence() | AskVaults() | Drain() | SaveHeld():
                 self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
@@ -294,7 +295,7 @@ class ControllerActor:
             case _:
                 assert_never(command)
 
-    def _tell(self, command: Fence | AskVaults | Drain) -> None:
+    def _tell(self, command: Fence | AskVaults | Drain | SaveHeld) -> None:
         match command:
             case Fence(workers=workers, generation=generation, heard_step=heard_step):
                 self._pool.tell(workers, "fence", generation, heard_step)
@@ -302,6 +303,8 @@ class ControllerActor:
                 self._pool.tell_vaults(nodes, "tell", generation)
             case Drain(workers=workers, generation=generation, save=save):
                 self._pool.tell(workers, "drain", generation, save)
+            case SaveHeld(workers=workers, generation=generation, step=step):
+                self._pool.tell(workers, "save_held", generation, step)
             case _:
                 assert_never(command)
 

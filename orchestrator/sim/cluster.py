@@ -56,6 +56,7 @@ class Cluster:
     """Carries out commands as the actors would. `tell` hands an event to the controller.
 
     `knows` says whether the controller counts on a node, `voted` hears of every finished step.
+    `writers` are the parked workers that were asked to write a checkpoint.
     `restart` makes a new controller after an outage of the one before.
     """
 
@@ -68,6 +69,7 @@ class Cluster:
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, SimProcess] = field(default_factory=dict)
     meshes: dict[int, SimMesh] = field(default_factory=dict)
+    writers: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
     num_vaults: int = 0
     ended: bool = False
     stopping: bool = False
@@ -106,9 +108,8 @@ class Cluster:
                 self._to_node(command.node, lambda: self._act(command))
             case cmd.Form():
                 self._form(command)
-            case cmd.Fence() | cmd.Drain():
-                for name in command.workers:
-                    self._to_worker(name, command, None)
+            case cmd.Fence() | cmd.Drain() | cmd.SaveHeld():
+                self._to_workers(command)
             case cmd.AskVaults():
                 for node in command.nodes:
                     self._to_node(node, partial(self._ask, node, command.generation))
@@ -277,8 +278,17 @@ class Cluster:
     def _to_node(self, node: str, action: Callable[[], None]) -> None:
         self.network.send(node, lambda: action() if self.hosts[node].alive else None)
 
+    def _to_workers(self, command: cmd.Fence | cmd.Drain | cmd.SaveHeld) -> None:
+        if isinstance(command, cmd.SaveHeld):
+            self.writers[command.generation, command.step] = command.workers
+        for name in command.workers:
+            self._to_worker(name, command, None)
+
     def _to_worker(
-        self, name: str, command: cmd.Form | cmd.Fence | cmd.Drain, mesh: SimMesh | None
+        self,
+        name: str,
+        command: cmd.Form | cmd.Fence | cmd.Drain | cmd.SaveHeld,
+        mesh: SimMesh | None,
     ) -> None:
         process = self.processes[name]
         self._to_node(process.node, lambda: process.act(lambda: process.receive(command, mesh)))
@@ -332,9 +342,10 @@ class Cluster:
     def _commit(self, commit: cmd.Commit) -> None:
         """The controller's own process puts the manifest."""
         members = self.meshes[commit.generation].form.members
-        for member in members:
-            if (commit.generation, commit.step, member.worker) not in self.world.written:
-                raise InvariantError(f"{commit} lacks the file of {member.worker}")
+        all_of_them = tuple(member.worker for member in members)
+        for worker in self.writers.get((commit.generation, commit.step), all_of_them):
+            if (commit.generation, commit.step, worker) not in self.world.written:
+                raise InvariantError(f"{commit} lacks the file of {worker}")
         quick_s, life = self.world.between(0.001, 0.02), self.outages.life
         put = partial(self._committed, commit, life)
         self.world.storage.run(self.world.agenda.after, quick_s, put)

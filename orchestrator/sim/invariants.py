@@ -139,7 +139,7 @@ class Invariants:
                 here = {worker.name for worker in self.controller.state.roster.on(command.node)}
                 if here - self.starting:
                     raise InvariantError(f"{command} with workers there")
-            case cmd.Fence() | cmd.Drain():
+            case cmd.Fence() | cmd.Drain() | cmd.SaveHeld():
                 self._check_alive(command, command.workers)
             case cmd.AskVaults():
                 self._check_alive(command, command.nodes)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from remesh.orchestrator.control.memory.budget import EMPTY_TRIES, Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
-from remesh.orchestrator.control.memory.deadlines import Deadlines, expired
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.membership import Node, Roster, WorkerState
 from remesh.orchestrator.control.words.events import FilesSaved
@@ -202,16 +201,6 @@ def test_the_pause_between_two_empty_tries_grows_and_is_bounded():
     assert pauses == sorted(pauses)
     assert pauses[1] == timers.patience_s
     assert timers.lease_s < pauses[-1] == pauses[-2] < timers.start_s()
-
-
-def test_deadlines_know_the_earliest_of_many_without_looking_at_all():
-    deadlines = Deadlines(phase_s=9.0)
-    assert deadlines.earliest_s() == 9.0
-    deadlines.starting.update({"a": 3.0, "b": 4.0})
-    assert deadlines.earliest_s() == 3.0
-    assert expired(deadlines.starting, 3.5) == ["a"]
-    deadlines.forget("a")
-    assert deadlines.earliest_s() == 4.0
 
 
 def test_moves_follow_the_table_and_nothing_leaves_the_end():

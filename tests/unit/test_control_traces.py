@@ -143,6 +143,7 @@ CORRUPT = "block 3 of shard-0.arrow is corrupt"
 KINDS = {
     "start": lambda _: [ev.RunStarted()],
     "restarted": lambda line: [ev.ControllerRestarted(down_s=float(line.options["down"]))],
+    "stood-still": lambda line: [ev.StoodStill(for_s=float(line.options["for"]))],
     "tick": lambda _: [ev.Tick()],
     "stop": lambda _: [ev.StopRequested(reason="stopped by the user")],
     "joined": joined,
@@ -208,6 +209,7 @@ ANSWERS = {
     cmd.Fence: fence,
     cmd.AskVaults: lambda c: f"ask vaults after {c.generation}: {', '.join(c.nodes)}",
     cmd.Drain: drain,
+    cmd.SaveHeld: lambda c: f"save held step {c.step} of {c.generation}: {', '.join(c.workers)}",
     cmd.Commit: lambda c: f"commit step {c.step} of {c.generation}: {len(c.files)} files",
     cmd.Announce: lambda c: f'"{c.text}"',
     cmd.End: lambda c: f"END {c.status}: {c.reason}",

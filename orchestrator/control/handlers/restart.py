@@ -21,7 +21,7 @@ from remesh.orchestrator.control.moves.transitions import (
 )
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode, StartWorker
-from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted
+from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted, StoodStill
 from remesh.orchestrator.control.words.phases import Phase
 
 
@@ -51,18 +51,25 @@ def on_restarted(turn: Turn, event: ControllerRestarted) -> None:
     settle_if_parked(turn)
 
 
+def on_stood_still(turn: Turn, event: StoodStill) -> None:
+    """Nothing was lost, and nobody has to be asked again."""
+    turn.say(f"the controller stood still for {event.for_s:.1f} s: nobody was late meanwhile")
+    _restart_clocks(turn, event.for_s)
+
+
 def _restart_clocks(turn: Turn, down_s: float) -> None:
     """Nobody could be heard: what was due meanwhile is no sign of anything."""
     state, timers, deadlines = turn.state, turn.timers, turn.state.deadlines
-    if deadlines.phase_s is not None:
-        left_s = deadlines.phase_s + down_s - turn.now_s
+    if state.started:
+        left_s = 0.0 if deadlines.phase_s is None else deadlines.phase_s + down_s - turn.now_s
         turn.wait(max(left_s, _phase_limit_s(turn)))
     if deadlines.gather_s is not None:
         state.last_ready_s = turn.now_s
         starting = state.roster.num_starting > 0
         deadlines.gather_s = turn.now_s + timers.gather_s(starting=starting)
-    for due, limit_s in ((deadlines.starting, timers.start_s()), (deadlines.ending, timers.end_s)):
-        due.update(dict.fromkeys(due, turn.now_s + _adopt_s(turn) + limit_s))
+    found_s = turn.now_s + _adopt_s(turn)
+    deadlines.starting.put_off(down_s, found_s + timers.start_s())
+    deadlines.ending.put_off(down_s, found_s + timers.end_s)
 
 
 def _phase_limit_s(turn: Turn) -> float:

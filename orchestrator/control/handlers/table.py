@@ -94,6 +94,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
     [
         _row(ev.RunStarted, restart.on_run_started),
         _row(ev.ControllerRestarted, restart.on_restarted),
+        _row(ev.StoodStill, restart.on_stood_still),
         _row(ev.Tick, ticking.on_tick),
         _row(ev.StopRequested, stopping.on_stop_requested),
         _row(ev.ScaleRequested, nodes.on_scale),

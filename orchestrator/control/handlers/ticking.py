@@ -4,7 +4,6 @@ from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import end_quarantines
 from remesh.orchestrator.control.handlers.stuck import judge_stuck
-from remesh.orchestrator.control.memory.deadlines import expired
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
 from remesh.orchestrator.control.moves.transitions import (
@@ -27,11 +26,11 @@ def on_tick(turn: Turn, _: Tick) -> None:
     deadlines = state.deadlines
     if deadlines.cool_s is not None and deadlines.cool_s <= turn.now_s:
         end_quarantines(turn)
-    for name in expired(deadlines.starting, turn.now_s):
+    for name in deadlines.starting.expired(turn.now_s):
         why = f"did not start within {turn.timers.start_s():.0f} s"
         if not give_up(turn, state.roster.workers[name], why):
             return
-    for name in expired(deadlines.ending, turn.now_s):
+    for name in deadlines.ending.expired(turn.now_s):
         lose_worker(turn, state.roster.workers[name], "no answer and no sign of its end", None)
         if state.phase in ENDED:
             return

@@ -73,12 +73,7 @@ class Turn:
     def end(self, phase: Phase, reason: str, *, user_error: bool = False) -> None:
         self.state.user_error = user_error
         self.move(phase, reason=reason, within_s=None)
-        self.state.deadlines.gather_s = None
-        self.state.deadlines.cool_s = None
-        self.state.deadlines.judge_s = None
-        self.state.deadlines.pause_s = None
-        self.state.deadlines.starting.clear()
-        self.state.deadlines.ending.clear()
+        self.state.deadlines.clear()
         self.do(End(status=phase.value, reason=reason, user_error=user_error))
 
 

@@ -79,6 +79,19 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveHeld:
+    """These workers, which are parked, hold the whole state at `step` together.
+
+    Each writes all that it holds of it as files of that checkpoint; FilesSaved or SaveFailed
+    follows from each.
+    """
+
+    generation: int
+    step: int
+    workers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """Put the manifest of these files; CheckpointCommitted or CommitFailed follows."""
 
@@ -118,6 +131,7 @@ Command = (
     | Fence
     | AskVaults
     | Drain
+    | SaveHeld
     | Commit
     | Announce
     | End

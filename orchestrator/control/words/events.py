@@ -24,6 +24,13 @@ class ControllerRestarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoodStill:
+    """The controller, or its whole host, did not run for so long: nobody else's silence counts."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeJoined:
     """A node offers room for `slots` workers. Repeated offers of a known node are ignored.
 
@@ -266,9 +273,17 @@ class WorkerErred:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """Somebody wants the run to end at the next step boundary, saved: a user, or a lease."""
+    """Somebody wants the run to end saved: a user, a lease, a node that is taken away.
+
+    `wish` names the wish, the reason where it has no name: the same one said twice is one, and no
+    other drops a save under way. Only `at_once` ends the run now, with what is saved already.
+    `deadline_s` is the moment by which the run has to be over, if there is one.
+    """
 
     reason: str
+    wish: str = ""
+    at_once: bool = False
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +316,7 @@ class Tick:
 Event = (
     RunStarted
     | ControllerRestarted
+    | StoodStill
     | NodeJoined
     | NodeDraining
     | NodeSilent

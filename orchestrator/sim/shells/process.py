@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, assert_never
 
-from remesh.orchestrator.control.words.commands import Drain, Fence, Form
+from remesh.orchestrator.control.words.commands import Drain, Fence, Form, SaveHeld
 from remesh.orchestrator.control.words.events import (
     FilesSaved,
     GroupBroken,
@@ -115,7 +115,9 @@ class SimProcess:
     def in_mesh(self, generation: int) -> bool:
         return self.alive and self.generation == generation and self.doing in ACTIVE
 
-    def receive(self, command: Form | Fence | Drain, mesh: "Coupling | None" = None) -> None:
+    def receive(
+        self, command: Form | Fence | Drain | SaveHeld, mesh: "Coupling | None" = None
+    ) -> None:
         match command:
             case Form():
                 if mesh is not None and command.generation > max(self.fenced, self.generation):
@@ -125,6 +127,10 @@ class SimProcess:
             case Drain():
                 if self.generation == command.generation:
                     self.drain, self.heard_step = command, command.heard_step
+            case SaveHeld() if self.doing is Doing.PARKED and self.at_step == command.step:
+                self._write(command.generation, command.step)
+            case SaveHeld():
+                pass
             case _:
                 assert_never(command)
 
@@ -251,9 +257,11 @@ class SimProcess:
 
     def _save(self, *, leave: bool) -> None:
         """Writes a copy while training goes on; a mesh that was left does not stop it."""
-        generation, step = self.generation, self.at_step
-        assert step is not None
+        assert self.at_step is not None
+        self._write(self.generation, self.at_step)
+        self._go_on(leave=leave)
 
+    def _write(self, generation: int, step: int) -> None:
         def written() -> None:
             self.world.written.add((generation, step, self.name))
             files = (ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),)
@@ -261,7 +269,6 @@ class SimProcess:
             self.world.post(self.node, event)
 
         self.world.storage.run(self.soon, self.world.between(0.005, 0.8), written)
-        self._go_on(leave=leave)
 
     def _go_on(self, *, leave: bool) -> None:
         """Into the next step, or out of the mesh at a boundary that all members agreed on."""
