@@ -5,7 +5,7 @@ from typing import assert_never
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.moves.transitions import missing
+from remesh.orchestrator.control.moves.next_mesh import missing
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.phases import Phase
 

@@ -5,7 +5,8 @@ boundary. What lost: to tell the members as they train. They would have to agree
 one that comes back from an older state would not know of it.
 """
 
-from remesh.orchestrator.control.moves.transitions import drain, take_up_changes
+from remesh.orchestrator.control.moves.next_mesh import take_up_changes
+from remesh.orchestrator.control.moves.transitions import drain
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import Amended
 from remesh.orchestrator.control.words.phases import Phase

@@ -9,8 +9,9 @@ or too few would be left for a mesh, the drain saves.
 from remesh.orchestrator.control.handlers.stopping import request_stop
 from remesh.orchestrator.control.memory.membership import Node, NodeState, Worker, WorkerState
 from remesh.orchestrator.control.moves.choosing import last_holders, stays_whole
+from remesh.orchestrator.control.moves.next_mesh import enough
 from remesh.orchestrator.control.moves.staffing import form_or_grow
-from remesh.orchestrator.control.moves.transitions import drain, enough
+from remesh.orchestrator.control.moves.transitions import drain
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode
 from remesh.orchestrator.control.words.events import NodeDraining, NodeJoined, ScaleRequested

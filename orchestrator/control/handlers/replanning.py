@@ -7,8 +7,9 @@ stays as it is. What lost: to pick from the new ladder at once, which can cost a
 the last checkpoint.
 """
 
+from remesh.orchestrator.control.moves.next_mesh import take_up_ladder
 from remesh.orchestrator.control.moves.staffing import form_or_grow
-from remesh.orchestrator.control.moves.transitions import drain, take_up_ladder
+from remesh.orchestrator.control.moves.transitions import drain
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase

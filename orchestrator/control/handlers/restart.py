@@ -11,13 +11,11 @@ from typing import assert_never
 
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.next_mesh import ask_to_form, ask_vaults, waiting_reason
 from remesh.orchestrator.control.moves.transitions import (
     ask_to_drain,
-    ask_to_form,
     ask_to_leave,
-    ask_vaults,
     settle_if_parked,
-    waiting_reason,
 )
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode, StartWorker

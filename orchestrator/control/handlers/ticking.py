@@ -5,15 +5,9 @@ from typing import assert_never
 from remesh.orchestrator.control.handlers.nodes import end_quarantines
 from remesh.orchestrator.control.handlers.stuck import judge_stuck
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait, waiting_reason
 from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
-from remesh.orchestrator.control.moves.transitions import (
-    end_stopped,
-    enough,
-    fence,
-    form_or_wait,
-    settle_if_parked,
-    waiting_reason,
-)
+from remesh.orchestrator.control.moves.transitions import end_stopped, fence, settle_if_parked
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import Tick
 from remesh.orchestrator.control.words.phases import ENDED, Phase

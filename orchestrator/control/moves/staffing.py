@@ -2,16 +2,13 @@
 
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
-from remesh.orchestrator.control.moves.transitions import (
-    drain,
+from remesh.orchestrator.control.moves.next_mesh import (
     enough,
     form_or_wait,
-    leave,
-    note_sign,
     num_fitting,
-    over_budget,
     waiting_reason,
 )
+from remesh.orchestrator.control.moves.transitions import drain, leave, note_sign, over_budget
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
