@@ -12,7 +12,7 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words.events import Event
-from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.control.words.records import Member, StepRecord
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,8 +63,12 @@ def rows_of(run_folder: Path) -> list[dict[str, Any]]:
     return [_row(record) for record in trained.ledger.trained(trained.lineage, span) if record]
 
 
-def lived(start: Journal) -> tuple[Controller, list[Event]]:
+def lived(
+    start: Journal, meshes: dict[int, tuple[Member, ...]] | None = None
+) -> tuple[Controller, list[Event]]:
     """The machine as a start of the run left it, and what had happened to it.
+
+    `meshes` gets the members of each generation, which a machine does not remember for long.
 
     Cost: each line is read once.
     """
@@ -72,6 +76,8 @@ def lived(start: Journal) -> tuple[Controller, list[Event]]:
     for event, now_s in journal.read(start.lines):
         machine.handle(event, now_s)
         events.append(event)
+        if meshes is not None and machine.state.generations:
+            meshes[machine.state.last_generation] = machine.state.current.members
     return machine, events
 
 

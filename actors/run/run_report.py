@@ -17,9 +17,12 @@ from remesh.orchestrator.accounts.plain_values import plain
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event, WorkerReady
+from remesh.orchestrator.control.words.records import Member
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.state.root_manifest import parse_name
+
+Meshes = dict[int, tuple[Member, ...]]  # by generation
 
 
 def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
@@ -30,10 +33,11 @@ def report_of(folder: RunFolder, job: Job, *, status: str) -> dict[str, Any]:
     """
     history = read_history(folder.path)
     trained, generations = TrainedSteps(), []
-    lives = [lived(start) for start in history.starts]
+    meshes: Meshes = {}
+    lives = [lived(start, meshes) for start in history.starts]
     for machine, events in lives:
         trained.add(machine, events)
-        generations += _generations(machine, events)
+        generations += _generations(machine, events, meshes)
     saved = max((state.step for state in folder.checkpoints()), default=0)
     span = trained.span(max(trained.last, saved), job.train.global_batch)
     records = trained.ledger.trained(trained.lineage, span)
@@ -67,7 +71,7 @@ def _ranges(steps: Sequence[int]) -> Iterator[str]:
             first = index + 1
 
 
-def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any]]:
+def _generations(machine: Controller, events: list[Event], meshes: Meshes) -> list[dict[str, Any]]:
     """Each generation with its members and their processes."""
     pids = {event.worker: event.pid for event in events if isinstance(event, WorkerReady)}
     described: list[dict[str, Any]] = status_of(view_of(machine))["generations"]
@@ -80,7 +84,7 @@ def _generations(machine: Controller, events: list[Event]) -> list[dict[str, Any
                 "node": m.node,
                 "pid": pids[m.worker],
             }
-            for m in life.members
+            for m in meshes[life.generation]
         ]
     return described
 

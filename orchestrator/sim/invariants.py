@@ -276,11 +276,14 @@ class Invariants:
 
     def _check_state(self) -> None:
         state = self.controller.state
-        counts = dict.fromkeys(WorkerState, 0)
-        for worker in state.roster.workers.values():
-            counts[worker.state] += 1
-        if counts != state.roster.counts:
-            raise InvariantError(f"counted {counts}, the roster says {state.roster.counts}")
+        roster = state.roster
+        by_state = {one: set(names) for one, names in roster.in_states.items()}
+        by_node = {node.name: set(node.workers) for node in roster.nodes.values()}
+        for worker in roster.workers.values():
+            by_state[worker.state].remove(worker.name)
+            by_node[worker.node].remove(worker.name)
+        if any(by_state.values()) or any(by_node.values()):
+            raise InvariantError(f"nobody of that name is there: {by_state} {by_node}")
         if any(node.num_workers > node.slots for node in state.roster.nodes.values()):
             raise InvariantError("a node holds more workers than it has slots")
         self._check_nodes()

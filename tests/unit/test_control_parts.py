@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from remesh.orchestrator.control.memory.budget import EMPTY_TRIES, Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
 from remesh.orchestrator.control.memory.lineage import Lineage
-from remesh.orchestrator.control.memory.membership import Node, Roster, WorkerState
+from remesh.orchestrator.control.memory.membership import Node, WorkerState
+from remesh.orchestrator.control.memory.roster import Roster
 from remesh.orchestrator.control.words.events import FilesSaved
 from remesh.orchestrator.control.words.phases import ENDED, MOVES, Phase, check_move
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member, PeerState

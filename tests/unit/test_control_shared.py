@@ -192,6 +192,7 @@ def test_a_member_fenced_before_it_restored_holds_the_part_that_it_had():
     drive = running(10, nodes=FOUR, max_dp=3, spares=1, zero_stage=3)
     drive.do(ev.NodeJoined(node="c", slots=1))
     first = drive.state.current
+    ranks = {m.worker: m.rank for m in first.members}
     drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
     drive.park(10, held_in=1)
     assert drive.state.current.restore == PeerState(step=10, source=0)
@@ -201,7 +202,6 @@ def test_a_member_fenced_before_it_restored_holds_the_part_that_it_had():
     drive.park(10, workers=drive.members[:1], held_in=2)
     drive.park(10, workers=half, held_in=1)
     parts = {m.worker: m.held for m in drive.state.current.members}
-    ranks = {m.worker: m.rank for m in first.members}
     assert all(parts[name] == held(ranks[name], layout=first.layout, shard_size=3) for name in half)
     assert drive.state.current.restore == PeerState(step=10, source=0)
 

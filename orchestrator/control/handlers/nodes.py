@@ -101,7 +101,7 @@ def settle_nodes(turn: Turn) -> None:
 def end_quarantines(turn: Turn) -> None:
     """Hosts that have been kept out for long enough are spares from now on."""
     state = turn.state
-    kept_out = [node for node in state.roster.nodes.values() if _is_kept_out(node)]
+    kept_out = [state.roster.nodes[name] for name in state.roster.kept_out]
     for node in kept_out:
         if node.until_s is not None and node.until_s <= turn.now_s:
             node.until_s = None

@@ -42,8 +42,8 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     state = turn.state
     if state.phase is not Phase.FENCING or event.node not in state.roster.nodes:
         return
-    workers = state.roster.workers
-    if any(workers[name].node == event.node for name in state.current.unparked):
+    unparked = state.current.unparked
+    if any(name in unparked for name in state.roster.nodes[event.node].workers):
         cause = f"silent for {event.silent_s:.1f} s while its generation ended"
         lose_node(turn, event.node, cause, None)
     elif event.node in state.vaults.awaited:

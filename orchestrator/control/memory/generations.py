@@ -1,6 +1,6 @@
 """The life of one mesh: who it waits for, what it has done, and what it cost to get there."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from remesh.orchestrator.control.words.records import Member, PeerState, Restore, StepRecord
@@ -8,26 +8,42 @@ from remesh.orchestrator.control.words.recovery import slots_of, source_label
 from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.plan.layout import Layout
 
+MAX_SAID = 8  # losses in a sentence
+
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """Why a generation ends before its work is done. Moments are seconds on the journal's clock."""
+    """Why a generation ends before its work is done. Moments are seconds on the journal's clock.
+
+    `signs` has the first one, `losses` the first few of the `num_losses`, `lost` the names of all.
+    """
 
     first_sign_s: float
     died_at_s: float | None = None
     signs: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    num_losses: int = 0
     lost: set[str] = field(default_factory=set)
 
     @property
     def cause(self) -> str:
         """The losses, if any were seen: a broken group does not say who broke it."""
-        return "; ".join(self.losses or self.signs[:1])
+        more = [f"and {self.num_losses - MAX_SAID} more"] if self.num_losses > MAX_SAID else []
+        return "; ".join([*self.losses, *more] or self.signs)
 
     @property
     def began_s(self) -> float:
         """The moment of the death, of its first sign where that is not known."""
         return self.first_sign_s if self.died_at_s is None else self.died_at_s
+
+    def note_sign(self, text: str) -> None:
+        if not self.signs:
+            self.signs.append(text)
+
+    def note_loss(self, text: str) -> None:
+        self.num_losses += 1
+        if len(self.losses) < MAX_SAID:
+            self.losses.append(text)
 
     def note_death(self, died_at_s: float | None) -> None:
         """The first death counts, and never one after the first sign: that had another cause."""
@@ -39,6 +55,8 @@ class Fault:
 class Generation:
     """`rung` is the mesh. `fault` is what ended the one before.
 
+    `members` and the slots of `restore` are there while it is one of the newest two, `num_workers`
+    and `source`, where the state came from in short, for ever.
     `unparked` are the members that may still train.
     `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
     `stuck` are those that make no progress, with the (step, operation) at which they stand;
@@ -49,7 +67,9 @@ class Generation:
     generation: int
     rung: Rung
     members: tuple[Member, ...]
+    num_workers: int
     restore: Restore
+    source: str
     from_step: int
     reason: str
     lost_steps: int
@@ -75,6 +95,14 @@ class Generation:
     @property
     def has_steps(self) -> bool:
         return self.heard_step > self.from_step or bool(self.heard_ahead)
+
+    def shorten(self) -> None:
+        """Keeps what may still be asked for: nobody is in it any more."""
+        self.members = ()
+        if isinstance(self.restore, PeerState):
+            self.restore = replace(self.restore, slots=())
+        if self.fault is not None:
+            self.fault.lost.clear()
 
     def drop(self, worker: str) -> None:
         """A lost worker is waited for no more."""
@@ -139,7 +167,7 @@ def report(life: Generation) -> GenerationReport:
     return GenerationReport(
         generation=life.generation,
         layout=life.layout,
-        workers=len(life.members),
+        workers=life.num_workers,
         from_step=life.from_step,
         reason=life.reason,
         started_s=life.asked_s,
@@ -147,7 +175,7 @@ def report(life: Generation) -> GenerationReport:
         recovery_s=None if died_at_s is None or ended_s is None else ended_s - died_at_s,
         recovery_parts=_recovery_parts(life),
         lost_steps=life.lost_steps,
-        source=source_in_short(life.restore),
+        source=life.source,
     )
 
 

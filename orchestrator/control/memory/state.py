@@ -8,8 +8,8 @@ from remesh.orchestrator.control.memory.deadlines import Deadlines
 from remesh.orchestrator.control.memory.fruitless import Fruitless
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.lineage import Lineage
-from remesh.orchestrator.control.memory.membership import Roster
 from remesh.orchestrator.control.memory.quarantine import Quarantine
+from remesh.orchestrator.control.memory.roster import Roster
 from remesh.orchestrator.control.memory.vaults import Vaults
 from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.memory.generations import Generation
-from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.memory.generations import Generation, source_in_short
+from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.moves.choosing import Choice, choose_mesh
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import AskVaults, Form
@@ -13,6 +13,9 @@ from remesh.orchestrator.control.words.recovery import Decision, decide_restore
 from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.plan.rung import changed_bits
 from remesh.orchestrator.user_text import count
+
+KEPT_WHOLE = 2  # generations: the present one, and the one whose last words are still told
+MAX_NAMES = 8  # in a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +65,7 @@ def waiting_reason(turn: Turn) -> str:
     text = f"waiting for {lacking.what}: have {lacking.have}, need {lacking.need}"
     if turn.state.deadlines.cool_s is None:
         return text
-    states = (node.state for node in roster.nodes.values())
-    kept_out = sum(state is NodeState.QUARANTINED for state in states)
-    return f"{text}; {kept_out} in quarantine, as the host was lost before"
+    return f"{text}; {len(roster.kept_out)} in quarantine, as the host was lost before"
 
 
 def take_up_ladder(turn: Turn) -> None:
@@ -126,6 +127,8 @@ def _form(turn: Turn) -> None:
     life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
     state.generations.append(life)
+    if len(state.generations) > KEPT_WHOLE:
+        state.generations[-1 - KEPT_WHOLE].shorten()
     state.step = life.from_step
     state.fault = None
     state.vaults.forget()
@@ -155,7 +158,9 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
         generation=state.last_generation + 1,
         rung=choice.rung,
         members=choice.members,
+        num_workers=len(names),
         restore=decision.restore,
+        source=source_in_short(decision.restore),
         from_step=decision.from_step,
         reason=f"{start}: {_why(turn, names)}",
         lost_steps=max(0, state.step - decision.from_step) if state.generations else 0,
@@ -173,7 +178,8 @@ def _why(turn: Turn, names: set[str]) -> str:
     if not state.generations:
         return _why_started(turn.options)
     joined = sorted(names - {member.worker for member in state.current.members})
-    joining = f"; {', '.join(joined)} joined" if joined else ""
+    more = f" and {len(joined) - MAX_NAMES} more" if len(joined) > MAX_NAMES else ""
+    joining = f"; {', '.join(joined[:MAX_NAMES])}{more} joined" if joined else ""
     if state.fault is not None:
         return state.fault.cause + joining
     return state.reason + joining

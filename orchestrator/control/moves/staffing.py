@@ -154,4 +154,4 @@ def _count_loss(turn: Turn, fault: Fault, lost: list[Worker], text: str) -> None
     announced = all(worker.leaving for worker in lost)
     if not fault.losses and not announced:
         turn.state.budget.count(text, turn.state.step)
-    fault.losses.append(text)
+    fault.note_loss(text)

@@ -42,7 +42,7 @@ def ask_to_leave(turn: Turn) -> None:
 def note_sign(turn: Turn, sign: str) -> Fault:
     state = turn.state
     state.fault = state.fault or Fault(first_sign_s=turn.now_s)
-    state.fault.signs.append(sign)
+    state.fault.note_sign(sign)
     return state.fault
 
 
