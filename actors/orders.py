@@ -26,7 +26,8 @@ class RunSpec:
     who may take it up meanwhile: nobody, if it is empty. `vault_token` opens the run's vaults.
     `notices` are sentences that are announced as it begins. On an `own_cluster`, one that was
     started for the run, nobody on another host has anything to ask. `fingerprint` is that of the
-    run's first start, and `changes` is what shall hold from this one on.
+    run's first start, and `changes` is what shall hold from this one on. `start` is the claim of
+    this start, `incarnation` that of its controller, which grows when another takes over.
     """
 
     run: str
@@ -34,6 +35,7 @@ class RunSpec:
     folder: str
     data_digest: str
     fingerprint: Fingerprint
+    start: int
     incarnation: int
     max_members: int
     kills: tuple[Kill, ...]

@@ -139,7 +139,7 @@ class Ours:
         self.other.form(tensor)
         self.storage = LocalStorage(folder)
         self.events: SimpleQueue[Event] = SimpleQueue()
-        self.saver = Saver(worker="", storage=self.storage, post=self.events.put)
+        self.saver = Saver(worker="", start=0, storage=self.storage, post=self.events.put)
         part = own_part(self.engine.shard_state, sharded)
         world = sharded.world
         self.saver.prepare(part, rank=world.rank, num_writers=world.size)
@@ -158,7 +158,7 @@ class Ours:
     def start_save(self) -> None:
         self.step += 1
         self.saving = CheckpointRef(step=self.step, generation=1)
-        self.saver.save(self.saving)
+        self.saver.save(step=self.step, generation=1)
 
     def finish(self) -> None:
         """The file of the save that was started, if there is one, is on disk."""

@@ -25,7 +25,7 @@ from remesh.parallel.holding.shard_state import whole_state
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
-from remesh.parallel.state.checkpoint import commit
+from remesh.parallel.state.checkpoint import commit, discard_attempt
 from remesh.parallel.state.reshard import HeldFragment
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
@@ -86,6 +86,7 @@ def begin_run(
         folder.check_free()
         old_runs.heal(folder.places)
         _check_new(folder)
+        discard_attempt(folder.guarded, START)
         shapes = parameter_shapes(_model(job))
         files = write_start(folder.guarded, shapes, model.weights, note)
         manifest = CheckpointManifest(

@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import ray
 
 from remesh.actors.controller.actor_pool import Pool
 from remesh.actors.controller.asked_stacks import AskedStacks
-from remesh.actors.controller.commits import LossesByStep, ToldFingerprint, commit_checkpoint
+from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin, open_server
@@ -59,7 +58,6 @@ from remesh.orchestrator.control.words.commands import (
     StartWorker,
 )
 from remesh.orchestrator.control.words.events import (
-    CommitFailed,
     Event,
     NodeJoined,
     NodeLost,
@@ -77,7 +75,7 @@ from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.doors import addresses
 from remesh.parallel.groups.store import StoreServer, room_bytes
-from remesh.parallel.threads import heard, heard_thread
+from remesh.parallel.threads import heard_thread
 
 CONTROLLER = "controller"  # its log
 IDLE_S = 1.0
@@ -115,7 +113,13 @@ class ControllerActor:
             announce=self._announce,
             offers=Offers(spec.job.train.device, self._announce),
         )
-        self._commits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self._commits = Commits(
+            self._folder,
+            told=self._inbox.put,
+            stands=self._stands_on,
+            sync=self._journal.sync,
+            newest=self._begun.newest_saved,
+        )
         self._losses = LossesByStep()
         began_with = with_changes(options.amendments, spec.changes, options.first_step)
         self._fingerprint = ToldFingerprint(self._folder, spec.fingerprint, began_with)
@@ -282,7 +286,7 @@ class ControllerActor:
             case Commit():
                 loss = self._losses.at(command.step)
                 spec = replace(self._spec, fingerprint=self._fingerprint.told)
-                heard(self._commits.submit(self._commit, spec, command, loss))
+                self._commits.ask(spec, command, loss)
             case Announce(text=text):
                 self._journal.announcement(text, now_s)
             case End():
@@ -334,6 +338,7 @@ class ControllerActor:
     def _form(self, form: Form) -> None:
         """Open a store on a fresh port and send each member its rank."""
         self._fingerprint.tell(form.amendments)
+        self._commits.begin(self._spec, form)
         vaults = self._vault_map()
         host = ray.util.get_node_ip_address()
         store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
@@ -370,16 +375,9 @@ class ControllerActor:
                 args = (life.generation, vaults.order(member.node))
                 self._pool.tell([member.worker], "move", *args)
 
-    def _commit(self, spec: RunSpec, command: Commit, loss: float | None) -> None:
-        try:
-            sync = self._journal.sync
-            self._inbox.put(commit_checkpoint(self._folder, spec, command, loss, sync))
-        except Exception as error:
-            logging.getLogger(__name__).exception("a checkpoint could not be committed")
-            text = f"{type(error).__name__}: {error}"
-            self._inbox.put(
-                CommitFailed(generation=command.generation, step=command.step, error=text)
-            )
+    def _stands_on(self, generation: int, step: int) -> bool:
+        with self._view.lock:
+            return self._machine.state.lineage.holds(generation, step)
 
     def _serve(self) -> StatusServer:
         answers = {"/status": self._view.status, **self._metrics.answers()}

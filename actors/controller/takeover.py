@@ -5,6 +5,7 @@ one is the journal, which it replays and continues in a file of its own, under a
 the one before, should it live on somewhere, commits nothing more.
 """
 
+import math
 import secrets
 import time
 from contextlib import suppress
@@ -40,6 +41,15 @@ class Beginning:
     now_s: float
     contact: Contact | None = None
     gone: frozenset[str] = frozenset()
+
+    @property
+    def newest_saved(self) -> float:
+        """The step of the newest checkpoint that there may be, of this start or one before it.
+
+        Nobody knows what a controller before this one has asked for.
+        """
+        first = not any(isinstance(event, ControllerRestarted) for event in self.events)
+        return self.machine.options.first_step if first else math.inf
 
     @property
     def metrics(self) -> MetricsTable:

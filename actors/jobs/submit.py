@@ -66,7 +66,10 @@ def start_run(
         spec = replace(spec, notices=(*notices, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
-        controller = start_controller(spec, _control_options(spec, ladder, goes_on, folder))
+        control = _control_options(spec, ladder, goes_on, folder)
+        generation = control.last_generation + 1
+        folder.stand_on(goes_on.step, generation=generation, start=spec.start)
+        controller = start_controller(spec, control)
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
 
 
@@ -84,8 +87,6 @@ def _keep(folder: RunFolder, goes_on: Continuation) -> None:
     folder.keep(goes_on.first)
     if goes_on.fingerprint != flat(goes_on.first, goes_on.amendments):
         folder.amend(goes_on.fingerprint)
-    if goes_on.abandoned:
-        folder.go_back(goes_on.step)
 
 
 def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) -> Run | None:
@@ -112,6 +113,7 @@ def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: i
     run = secrets.token_hex(4)
     job = goes_on.job
     change = bits_change(folder.bits(), job.bits)
+    start = folder.claim(run)
     return RunSpec(
         run=run,
         job=job,
@@ -119,7 +121,8 @@ def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: i
         data_digest=str(goes_on.first["data.digest"]),
         fingerprint=goes_on.first,
         changes=goes_on.added,
-        incarnation=folder.claim(run),
+        start=start,
+        incarnation=start,
         max_members=most,
         kills=options.kills,
         driver_lease_s=driver_lease_s(job, options),

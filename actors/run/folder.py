@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.run.claims import Claims
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.liveness import who_holds
 from remesh.actors.run.own_records import Record, read_flat, read_record
@@ -42,7 +43,7 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import (
     committed,
     go_back,
-    newest_generation,
+    newest_numbers,
     read_manifest,
 )
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
@@ -55,7 +56,6 @@ IMPORTED = "imported.json"
 LOCK = "lock"
 PROBE = ".probe"
 
-_CLAIM = re.compile(r"claims/(\d{6,})\.json", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{6,})\.jsonl", re.ASCII)
 _ROOMS = ("claims", "journal", "faults")
 
@@ -71,6 +71,7 @@ class RunFolder:
         self.storage = LocalStorage(path)
         self.guarded: RunPlace = open_storage(url) if url else self.storage
         self._place = masked(url) if url else str(path)
+        self.claims = Claims(self.guarded, self._place)
         self._cure = f"with --set checkpoint.{'url=URL' if url else 'dir=DIR'}"
 
     def probe(self) -> None:
@@ -205,42 +206,41 @@ class RunFolder:
             )
 
     def claim(self, run: str) -> int:
-        """The number of this start of the run; of all that try exactly one gets it."""
+        """The number of this start of the run; of all that try exactly one gets it.
+
+        It is beyond those of all that has been left here, whose claims may be gone.
+        """
         journals = map(_JOURNAL.fullmatch, self.storage.list("journal/"))
         written = [int(journal[1]) for journal in journals if journal]
-        number = max([self.newest_claim(), *written]) + 1
-        while not self.guarded.put_if_absent(claim_path(number), _claim_record(run)):
-            number += 1
-        return number
+        newest_start, _ = newest_numbers(self.guarded)
+        return self.claims.put(run, max(self.newest_claim(), newest_start, *written, 0))
 
     def claim_again(self, run: str) -> int | None:
         """A further number for this start of the run, None if another start has one by now."""
         newest = self.newest_claim()
-        if not _is_claimed(self.guarded, newest, run, self._place):
+        if not self.claims.is_of(run, newest) or not self.claims.put_as(run, newest + 1):
             return None
-        claimed = self.guarded.put_if_absent(claim_path(newest + 1), _claim_record(run))
-        return newest + 1 if claimed else None
+        return newest + 1
 
     def newest_claim(self) -> int:
-        claims = map(_CLAIM.fullmatch, self.guarded.list("claims/"))
-        return max((int(claim[1]) for claim in claims if claim), default=0)
+        return self.claims.newest()
 
     def checkpoints(self) -> tuple[CheckpointState, ...]:
         """Every committed checkpoint that the run has not gone back behind, newest first."""
         refs = committed(self.guarded)
         return tuple(CheckpointState(step=ref.step, name=ref.name) for ref in refs)
 
-    def go_back(self, step: int) -> None:
-        """Checkpoints of later steps are abandoned from now on, by all that read the run."""
-        go_back(self.guarded, CheckpointRef(step=step, generation=self.last_generation() + 1))
+    def stand_on(self, step: int, *, generation: int, start: int) -> None:
+        """The start goes on from this step with this generation: what others save of later ones is
+        abandoned from now on, by all that read the run. A first start has nobody before it.
+        """
+        if start > 1:
+            go_back(self.guarded, CheckpointRef(step=step, generation=generation, start=start))
 
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
-        generations = [newest_generation(self.guarded)]
-        history = read_history(self.path)
-        if history.damage:  # it may have told of newer ones, which have left files at most
-            folders = {path.partition("/")[0] for path in self.guarded.list("step-")}
-            generations += [ref.generation for ref in map(parse_name, folders) if ref]
+        _, left = newest_numbers(self.guarded)  # a damaged journal may tell of fewer
+        generations, history = [left], read_history(self.path)
         for journal in history.starts[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
             generations += [journal.options.last_generation, view_of(journal.replay()).generation]
@@ -282,32 +282,6 @@ class RunFolder:
                 self.storage.delete(CONTACT)
 
 
-def check_shared(storage: Storage, place: str, claim: tuple[int, str], wait_s: float) -> None:
-    """What the start of a run has put into a place is seen from here too: it is one place.
-
-    Some file systems show it with a delay, which is waited for. Raises: CheckpointError.
-    """
-    number, run = claim
-    deadline_s = time.monotonic() + wait_s
-    while not _is_claimed(storage, number, run, masked(place)):
-        if time.monotonic() > deadline_s:
-            raise CheckpointError(
-                f"{masked(place)} is not one place for all nodes: here it holds no "
-                f"{claim_path(number)} of this run, which its start has put there; use a folder "
-                f"that all nodes share with --set checkpoint.dir=DIR, or a bucket with "
-                f"--set checkpoint.url=URL"
-            )
-        time.sleep(wait_s / 20)
-
-
-def _is_claimed(storage: Storage, number: int, run: str, place: str) -> bool:
-    try:
-        claim = read_record(storage, Record.CLAIM, place, claim_path(number))
-        return bool(claim["run"] == run)
-    except FileNotFoundError:
-        return False
-
-
 def _fingerprint(storage: Storage, place: str) -> Fingerprint | None:
     try:
         return read_flat(storage, Record.FINGERPRINT, place, FINGERPRINT)
@@ -324,14 +298,6 @@ def _fingerprint_of_checkpoints(storage: Storage) -> Fingerprint | None:
     return read_manifest(storage, checkpoints[0]).fingerprint if checkpoints else None
 
 
-def claim_path(number: int) -> str:
-    return f"claims/{number:06d}.json"
-
-
 def _try_to_write(storage: Storage) -> None:
     storage.put(PROBE, b"\0" * 4096)
     storage.delete(PROBE)
-
-
-def _claim_record(run: str) -> bytes:
-    return to_file({"run": run, "claimed_s": time.time()})

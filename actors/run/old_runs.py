@@ -44,7 +44,7 @@ _PREFIXES = (
     "imported.",
 )
 _OWN = re.compile(
-    r"step-\d+\.gen-\d+/(manifest\.json|gone-back\.json|rank-\d+-of-\d+\.safetensors)"
+    r"step-\d+\.gen-\d+\.start-\d+/(manifest\.json|gone-back\.json|rank-\d+-of-\d+\.safetensors)"
     r"|journal/\d+\.jsonl|logs/[^/.][^/]*\.log|faults/\w+-\d+\.json"
     r"|(fingerprint|bits|run|imported)\.json",
     re.ASCII,

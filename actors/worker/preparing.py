@@ -8,7 +8,7 @@ import torch
 
 from remesh.actors.node.stamps import Stamps
 from remesh.actors.orders import RunSpec
-from remesh.actors.run.folder import check_shared
+from remesh.actors.run.claims import check_shared
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.worker.course import Course, engine_spec
@@ -52,7 +52,7 @@ def build_trainer(
                 spec=spec, worker=worker, node=node, storage=LocalStorage(Path(spec.folder))
             ),
             reporter=Reporter(worker=worker, post=post),
-            saver=Saver(worker=worker, storage=storage, post=post),
+            saver=Saver(worker=worker, start=spec.start, storage=storage, post=post),
             snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
                 timers=spec.job.timers,

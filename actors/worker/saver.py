@@ -16,8 +16,11 @@ from remesh.parallel.state.storage import Storage
 class Saver:
     """Writes in the order of the calls, one file at a time."""
 
-    def __init__(self, *, worker: str, storage: Storage, post: Callable[[Event], None]) -> None:
+    def __init__(
+        self, *, worker: str, start: int, storage: Storage, post: Callable[[Event], None]
+    ) -> None:
         self._worker = worker
+        self._start = start
         self._storage = storage
         self._post = post
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
@@ -43,7 +46,7 @@ class Saver:
             self._memory = self._buffer.memory
         self._buffer = None
 
-    def save(self, ref: CheckpointRef) -> None:
+    def save(self, *, step: int, generation: int) -> None:
         """Copy this rank's part now, write it later; FilesSaved or SaveFailed follows.
 
         Cost: one copy of the part on the calling thread, into the memory of the save before. It
@@ -51,6 +54,7 @@ class Saver:
         """
         assert self._buffer, "prepare comes first"
         self.wait()
+        ref = CheckpointRef(step=step, generation=generation, start=self._start)
         self._buffer.copy(ref)
         path = f"{ref.name}/{self._file_name}"
         self._writing = self._thread.submit(self._write, ref, path, self._buffer)

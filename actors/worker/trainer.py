@@ -48,7 +48,7 @@ from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
 from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.reading import read_fragments
-from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
+from remesh.parallel.state.root_manifest import parse_name
 from remesh.parallel.state.storage import Storage
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.work import SampleSums, TokenBuffer, Work
@@ -304,7 +304,7 @@ class Trainer:
         if not saver.is_prepared:
             part = own_part(self._parts.engine.shard_state, mesh)
             saver.prepare(part, rank=order.rank, num_writers=order.rung.workers)
-        saver.save(CheckpointRef(step=step, generation=order.generation))
+        saver.save(step=step, generation=order.generation)
 
     def _stamp(self, step: int, operation: int, phase: int) -> None:
         stamps = self._parts.stamps

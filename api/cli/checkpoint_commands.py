@@ -23,7 +23,7 @@ remesh checkpoint verify runs/tiny/80
 SHOW_EXAMPLES = """\b
 Examples:
 remesh checkpoint show runs/tiny
-remesh checkpoint show runs/tiny/step-00000080.gen-3 --json
+remesh checkpoint show runs/tiny/step-00000080.gen-3.start-1 --json
 """
 EXPORT_EXAMPLES = """\b
 Examples:

@@ -365,7 +365,7 @@ class Cluster:
         self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))
 
     def _put_manifest(self, commit: cmd.Commit) -> str:
-        name = f"step-{commit.step:08d}.gen-{commit.generation}"
+        name = f"step-{commit.step:08d}.gen-{commit.generation}.start-1"
         value = 0
         for step in range(1, commit.step + 1):
             value = value_after(value, step)

@@ -1,18 +1,21 @@
 """Checkpoints on storage: commit, find, prune; without torch (reading.py reads tensors).
 
-A checkpoint is a folder `step-S.gen-G` of shards, and it exists from the moment when its manifest
-does. Shards may be written by many ranks in any order and be left half done by a crash: without a
-manifest the folder is nobody's checkpoint, and the same step can be written again over it. Writing
-to a temporary folder and renaming it would do the same on a disk, but object stores cannot rename.
+A checkpoint is a folder `step-S.gen-G.start-N` of shards, and it exists from the moment when its
+manifest does. Shards may be written by many ranks in any order and be left half done by a crash:
+without a manifest the folder is nobody's checkpoint. No file of it is ever written over: another
+start or generation of the run writes in a folder of its own, however late. Writing to a temporary
+folder and renaming it would do the same on a disk, but object stores cannot rename.
 
-A run may go back to a checkpoint: then a mark in the folder of the first generation that follows
-says so, and what older generations saved of later steps is abandoned. The newest checkpoint is the
-one of the latest step that is not.
+Where a start or a generation begins, a mark in a folder of its own says from which step: what older
+ones have saved of later steps is abandoned, also what they save after that. So is what a newer one
+has trained anew, of which its checkpoints tell. The newest checkpoint is that of the newest start
+and generation that have one which is not abandoned: the names of files tell it all.
 """
 
 import errno
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from remesh.parallel.plan.errors import CheckpointError, OtherFormatError
@@ -38,11 +41,15 @@ _PREFIX = "step-"
 _NO_FILE = frozenset({errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ELOOP, errno.ENOTDIR})
 
 
-def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
+def commit(
+    storage: Storage, manifest: CheckpointManifest, check: Callable[[], object] = lambda: None
+) -> CheckpointRef:
     """Makes the files a checkpoint, if all are there and make up whole tensors; twice does no harm.
 
+    `check` raises if that is not to be any more; it comes right before the manifest is put.
+
     Cost: three small reads a file; the bytes of the tensors are not read.
-    Raises: CheckpointError, with nothing put.
+    Raises: CheckpointError, with nothing put; what `check` raises.
     """
     ref = manifest.ref
     if not is_complete(manifest.files):
@@ -51,6 +58,7 @@ def commit(storage: Storage, manifest: CheckpointManifest) -> CheckpointRef:
     headers = [_present(storage, ref, file) for file in manifest.files]
     check_cover(ref, headers)
     encoded = encode_manifest(manifest)
+    check()
     if storage.put_if_absent(ref.manifest_path, encoded):
         return ref
     if storage.get(ref.manifest_path) != encoded:
@@ -68,14 +76,16 @@ def committed(storage: Storage) -> list[CheckpointRef]:
     return _committed(_folders(storage))
 
 
-def go_back(storage: Storage, start: CheckpointRef) -> None:
-    """From now on the run stands on `start.step`, and `start.generation` is the next one."""
-    storage.put(f"{start.name}/{GONE_BACK}", b"{}\n")
+def go_back(storage: Storage, begun: CheckpointRef) -> None:
+    """From now on the run stands on `begun.step`, from which the start and generation go on."""
+    storage.put_if_absent(f"{begun.name}/{GONE_BACK}", b"{}\n")
 
 
-def newest_generation(storage: Storage) -> int:
-    """The newest that has left anything here, abandoned or not; 0 for none."""
-    return max((ref.generation for ref in _folders(storage)), default=0)
+def newest_numbers(storage: Storage) -> tuple[int, int]:
+    """The newest start and the newest generation that have left anything here, 0 for none."""
+    refs = _folders(storage).keys()
+    starts, generations = (ref.start for ref in refs), (ref.generation for ref in refs)
+    return max(starts, default=0), max(generations, default=0)
 
 
 def read_manifest(storage: Storage, ref: CheckpointRef) -> CheckpointManifest:
@@ -111,10 +121,18 @@ def prune(storage: Storage, keep: Retention | int, protect: Iterable[CheckpointR
     kept = _kept(storage, newest_first, policy) | set(protect)
     done = {ref for ref in folders if ref.manifest_path in folders[ref]}
     attempts, abandoned = set(folders) - done, done - set(newest_first)
-    # An attempt is over if a checkpoint that is newer in both step and generation exists.
+    # An attempt is over if a checkpoint that is newer both in step and in lineage exists.
     over = {ref for ref in attempts if any(_supersedes(newer, ref) for newer in newest_first)}
     for ref in sorted((over | abandoned | set(newest_first)) - kept):
         for path in _deletion_order(ref, folders[ref]):
+            storage.delete(path)
+
+
+def discard_attempt(storage: Storage, ref: CheckpointRef) -> None:
+    """Deletes what an attempt has left that nobody goes on with, unless it is committed."""
+    paths = storage.list(f"{ref.name}/")
+    if ref.manifest_path not in paths:
+        for path in _deletion_order(ref, paths):
             storage.delete(path)
 
 
@@ -129,13 +147,19 @@ def _folders(storage: Storage) -> dict[CheckpointRef, list[str]]:
 
 
 def _committed(folders: dict[CheckpointRef, list[str]]) -> list[CheckpointRef]:
-    starts = [ref for ref in folders if f"{ref.name}/{GONE_BACK}" in folders[ref]]
-    found = (ref for ref in folders if ref.manifest_path in folders[ref])
-    return sorted((ref for ref in found if not _abandoned(ref, starts)), reverse=True)
-
-
-def _abandoned(ref: CheckpointRef, starts: Iterable[CheckpointRef]) -> bool:
-    return any(ref.generation < start.generation and ref.step > start.step for start in starts)
+    """Newest first. What is older counts up to the step from which the newer ones trained."""
+    found: list[CheckpointRef] = []
+    limit = newer_limit = math.inf
+    last: tuple[int, int] | None = None
+    for ref in sorted(folders, reverse=True):
+        if (ref.start, ref.generation) != last:
+            limit, last = newer_limit, (ref.start, ref.generation)
+        is_committed = ref.manifest_path in folders[ref]
+        if is_committed and ref.step <= limit:
+            found.append(ref)
+        if is_committed or f"{ref.name}/{GONE_BACK}" in folders[ref]:
+            newer_limit = min(newer_limit, ref.step)
+    return found
 
 
 def _kept(
@@ -173,7 +197,7 @@ def _intact(storage: Storage, ref: CheckpointRef) -> bool:
 
 
 def _supersedes(done: CheckpointRef, attempt: CheckpointRef) -> bool:
-    return done.step >= attempt.step and done.generation >= attempt.generation
+    return done.step >= attempt.step and done >= attempt
 
 
 def _deletion_order(ref: CheckpointRef, paths: list[str]) -> list[str]:

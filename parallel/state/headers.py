@@ -178,7 +178,7 @@ def header_of(encoded: Blob, *, size_bytes: int) -> ShardHeader:
         meta = _parsed(values["__metadata__"][KEY].encode())
         check_format(meta, FORMAT_VERSION)
         parts = [_part(values, told, data_start) for told in meta["fragments"]]
-        ref = CheckpointRef(step=_count(meta["step"]), generation=_count(meta["generation"]))
+        place = {name: _count(meta[name]) for name in ("step", "generation", "start")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CheckpointError(
             f"its header does not tell its fragments ({type(error).__name__}: {brief(error)})"
@@ -189,6 +189,7 @@ def header_of(encoded: Blob, *, size_bytes: int) -> ShardHeader:
         raise CheckpointError("its tensors are not those that its header names")
     if ends[-1] != size_bytes:
         raise CheckpointError(f"its header tells of {ends[-1]} bytes, it has {size_bytes}")
+    ref = CheckpointRef(**place)
     return ShardHeader(ref=ref, parts=tuple(parts), size_bytes=size_bytes)
 
 
@@ -214,6 +215,7 @@ def _encode(ref: CheckpointRef, parts: Sequence[ShardPart], data_start: int) -> 
         FORMAT_KEY: FORMAT_VERSION,
         "step": ref.step,
         "generation": ref.generation,
+        "start": ref.start,
         "fragments": told,
     }
     values: dict[str, Any] = {"__metadata__": {KEY: json.dumps(meta, separators=(",", ":"))}}

@@ -18,27 +18,33 @@ from typing import Any
 from remesh.parallel.plan.errors import CheckpointError, OtherFormatError
 from remesh.parallel.state.bounded_json import FORMAT_KEY, check_format, parse
 
-FORMAT_VERSION = 2  # of the manifest and of the shards
+FORMAT_VERSION = 3  # of the manifest and of the shards
 MAX_MANIFEST_BYTES = 32 * 2**20
 MAX_VALUES = 1_000_000
 
 Scalar = str | int | float | bool
 
 _TOO_MANY = 2**63
-_NAME = re.compile(r"step-(\d{8,18})\.gen-(\d{1,18})", re.ASCII)
+_NAME = re.compile(r"step-(\d{8,18})\.gen-(\d{1,18})\.start-(\d{1,18})", re.ASCII)
 _FILE_NAME = re.compile(r"rank-(\d{1,9})-of-(\d{1,9})\.safetensors", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class CheckpointRef:
-    """Which checkpoint: the later step is the newer one, at one step the later generation."""
+    """Which checkpoint. The newer one is that of the later start, of one start that of the later
+    generation: what that one trained stands on what it kept of the others.
 
-    step: int
+    `start` is the claim of the start of the run that wrote it, so that no two starts write files
+    of one name; 0 is that of none, as of an imported model.
+    """
+
+    start: int = 0
     generation: int
+    step: int
 
     @property
     def name(self) -> str:
-        return f"step-{self.step:08d}.gen-{self.generation}"
+        return f"step-{self.step:08d}.gen-{self.generation}.start-{self.start}"
 
     @property
     def manifest_path(self) -> str:
@@ -77,17 +83,21 @@ class CheckpointManifest:
     files: tuple[ShardFile, ...]
     created_by: Mapping[str, str]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    start: int = 0
 
     @property
     def ref(self) -> CheckpointRef:
-        return CheckpointRef(step=self.step, generation=self.generation)
+        return CheckpointRef(step=self.step, generation=self.generation, start=self.start)
 
 
 def parse_name(name: str) -> CheckpointRef | None:
     """The checkpoint that a folder's name stands for, None for a foreign one."""
     match = _NAME.fullmatch(name)
-    ref = match and CheckpointRef(step=int(match[1]), generation=int(match[2]))
-    return ref if ref and ref.name == name else None
+    if match is None:
+        return None
+    step, generation, start = map(int, match.groups())
+    ref = CheckpointRef(step=step, generation=generation, start=start)
+    return ref if ref.name == name else None
 
 
 def shard_file_name(rank: int, num_writers: int) -> str:
@@ -114,6 +124,7 @@ def encode_manifest(manifest: CheckpointManifest) -> bytes:
         FORMAT_KEY: FORMAT_VERSION,
         "step": manifest.step,
         "generation": manifest.generation,
+        "start": manifest.start,
         "fingerprint": dict(manifest.fingerprint),
         "bit_key": manifest.bit_key,
         "data": {"digest": manifest.data.digest, "position": manifest.data.position},
@@ -156,6 +167,7 @@ def _manifest(values: dict[str, Any]) -> CheckpointManifest:
         manifest = CheckpointManifest(
             step=values["step"],
             generation=values["generation"],
+            start=values["start"],
             fingerprint=values["fingerprint"],
             bit_key=values["bit_key"],
             data=DataPosition(**values["data"]),
@@ -172,7 +184,7 @@ def _manifest(values: dict[str, Any]) -> CheckpointManifest:
 
 
 def _type_problem(manifest: CheckpointManifest) -> str:
-    counts = [manifest.step, manifest.generation, manifest.data.position]
+    counts = [manifest.step, manifest.generation, manifest.start, manifest.data.position]
     counts += [file.size_bytes for file in manifest.files]
     texts = [manifest.bit_key, manifest.data.digest, *manifest.created_by.values()]
     texts += [file.digest for file in manifest.files]

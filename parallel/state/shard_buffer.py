@@ -63,5 +63,5 @@ class ShardBuffer:
         ]
 
 
-def _width(ref: CheckpointRef) -> tuple[int, int]:
-    return len(str(ref.step)), len(str(ref.generation))
+def _width(ref: CheckpointRef) -> tuple[int, ...]:
+    return tuple(len(str(number)) for number in (ref.step, ref.generation, ref.start))

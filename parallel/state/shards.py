@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import read_manifest
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import (
     DTYPES,
@@ -54,9 +53,9 @@ def encode_fragments(
 
 
 def write_shard(storage: Storage, path: str, encoded: bytearray) -> ShardFile:
-    """Puts the file, over a leftover of an earlier attempt, and tells how it must read back.
+    """Puts the file and tells how it must read back; the same one twice does no harm.
 
-    Raises: OSError, of which FileExistsError if it is committed already, with another file.
+    Raises: OSError, of which FileExistsError if another file is there: none is ever written over.
     """
     return put_shard(storage, path, encoded, header_of(encoded, size_bytes=len(encoded)))
 
@@ -68,8 +67,8 @@ def put_shard(storage: Storage, path: str, encoded: bytearray, header: ShardHead
     view[: len(start)] = start
     name = path.rsplit("/", 1)[-1]
     file = ShardFile(name=name, size_bytes=len(encoded), digest=shard_digest(start))
-    if not _is_committed(storage, header.ref, file):
-        storage.put(path, encoded)
+    if not storage.put_if_absent(path, encoded) and not _is_same(storage, path, file, start):
+        raise FileExistsError(errno.EEXIST, f"{path} is there already, and is another file")
     return file
 
 
@@ -86,15 +85,10 @@ def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 
-def _is_committed(storage: Storage, ref: CheckpointRef, file: ShardFile) -> bool:
-    if not storage.list(ref.manifest_path):
-        return False
-    try:
-        if file in read_manifest(storage, ref).files:
-            return True
-    except CheckpointError as error:
-        raise FileExistsError(errno.EEXIST, str(error)) from None
-    raise FileExistsError(errno.EEXIST, f"{ref.name} is committed already, with other files")
+def _is_same(storage: Storage, path: str, file: ShardFile, start: bytes) -> bool:
+    """Whether the file there has this header, which proves all that stands behind it, and size."""
+    there = storage.get_range(path, 0, len(start)) == start
+    return there and len(storage.get_range(path, file.size_bytes - 1, 2)) == 1
 
 
 def _dtype(tensor: Tensor) -> str:

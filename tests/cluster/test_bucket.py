@@ -19,9 +19,9 @@ def test_a_run_is_saved_to_a_bucket_and_continued_from_there(place, monkeypatch)
         ]
         found = open_storage(url).list("")
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes[-1].err
-    assert "from step 20 with checkpoint step-00000020.gen-1" in outcomes[1].out
+    assert "from step 20 with checkpoint step-00000020.gen-1.start-1" in outcomes[1].out
     assert [path for path in found if path.endswith("manifest.json")] == [
-        "step-00000020.gen-1/manifest.json",
-        "step-00000030.gen-2/manifest.json",
+        "step-00000020.gen-1.start-1/manifest.json",
+        "step-00000030.gen-2.start-2/manifest.json",
     ]
     assert not list((place.root / "runs" / "bucket").glob("step-*"))

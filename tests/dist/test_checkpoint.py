@@ -193,8 +193,9 @@ def test_only_files_that_are_there_and_whole_are_committed(storage, tmp_path):
 def test_a_file_of_another_attempt_is_not_committed(storage):
     files = write(storage, state())
     encoded = encode_shard({"late": torch.ones(2)}, CheckpointRef(step=20, generation=2))
+    storage.delete(f"{REF.name}/{shard_file_name(0, 3)}")
     late = write_shard(storage, f"{REF.name}/{shard_file_name(0, 3)}", encoded)
-    with pytest.raises(CheckpointError, match=r"holds a file of step-00000020\.gen-2"):
+    with pytest.raises(CheckpointError, match=r"holds a file of step-00000020\.gen-2\.start-0"):
         commit(storage, manifest_of([late, *files[1:]]))
 
 
@@ -202,18 +203,21 @@ def test_committing_twice_does_no_harm_and_never_replaces(storage):
     files = write(storage, state())
     assert commit(storage, manifest_of(files)) == commit(storage, manifest_of(files))
     assert write(storage, state()) == files
-    with pytest.raises(FileExistsError, match="is committed already, with other files"):
+    with pytest.raises(FileExistsError, match="is there already, and is another file"):
         write(storage, state(seed=1))
     with pytest.raises(CheckpointError, match="committed already"):
         commit(storage, replace(manifest_of(files), bit_key="another"))
     assert same_bits(read(storage, REF), state())
 
 
-def test_a_leftover_half_folder_is_written_over(storage, tmp_path):
+def test_a_leftover_half_folder_is_in_nobodys_way(storage, tmp_path):
+    """Another start of the run saves the same step in a generation of the same number."""
     write(storage, state(seed=1), num_writers=4)
     (tmp_path / REF.name / shard_file_name(3, 4)).unlink()
-    save(storage, state(), num_writers=4)
-    assert same_bits(read(storage, REF), state())
+    again = replace(REF, start=1)
+    save(storage, state(), again, num_writers=4)
+    assert committed(storage) == [again]
+    assert same_bits(read(storage, again), state())
 
 
 def test_a_shard_whose_tensors_are_not_those_it_names_is_refused(storage):
@@ -233,11 +237,11 @@ def test_a_shard_is_a_file_that_safetensors_reads(storage, tmp_path):
 
 def test_a_shard_in_the_format_of_another_version_is_refused_with_both(storage):
     encoded = encode_shard({"w": torch.ones(4)}, REF)
-    other = encoded.replace(b'format_version\\":2', b'format_version\\":1')
+    other = encoded.replace(b'format_version\\":3', b'format_version\\":2')
     assert other != encoded
     file = write_shard(storage, f"{REF.name}/{shard_file_name(0, 1)}", encoded)
     storage.put(f"{REF.name}/{file.name}", other)
-    with pytest.raises(CheckpointError, match="format_version 1, this Remesh reads 2"):
+    with pytest.raises(CheckpointError, match="format_version 2, this Remesh reads 3"):
         commit(storage, manifest_of([replace(file, digest=shard_digest(other))]))
 
 
@@ -245,13 +249,13 @@ def test_the_newest_is_found_by_a_scan_that_ignores_what_is_foreign(storage, tmp
     for step, generation in [(10, 1), (20, 3), (20, 2)]:
         save(storage, state(step), CheckpointRef(step=step, generation=generation))
     write(storage, state(), CheckpointRef(step=30, generation=3))
-    (tmp_path / "latest").symlink_to(tmp_path / "step-00000010.gen-1")
+    (tmp_path / "latest").symlink_to(tmp_path / "step-00000010.gen-1.start-0")
     for foreign in ("step-99/manifest.json", "step-00000040.gen-1.old/manifest.json", "step-notes"):
         storage.put(foreign, b"{}")
     assert [ref.name for ref in committed(storage)] == [
-        "step-00000020.gen-3",
-        "step-00000020.gen-2",
-        "step-00000010.gen-1",
+        "step-00000020.gen-3.start-0",
+        "step-00000020.gen-2.start-0",
+        "step-00000010.gen-1.start-0",
     ]
     prune(storage, keep=1)
     assert committed(storage) == [REF]

@@ -133,10 +133,10 @@ def rated(storage, losses):
 def test_the_best_every_nth_and_a_way_back_stay_beside_the_last():
     storage = MemoryStorage()
     rated(storage, dict.fromkeys(range(20, 301, 20), 5.0) | {60: 1.0})
-    storage.put("step-00000020.gen-1/notes.txt", b"mine")
+    storage.put("step-00000020.gen-1.start-0/notes.txt", b"mine")
     prune(storage, Retention(last=2, every=100, best=1))
     assert [step for step, _ in steps(storage)] == [300, 280, 260, 200, 160, 100, 60]
-    assert storage.get("step-00000020.gen-1/notes.txt") == b"mine"
+    assert storage.get("step-00000020.gen-1.start-0/notes.txt") == b"mine"
 
 
 def test_the_last_good_one_stays_though_all_that_are_newer_or_better_are_damaged():
@@ -184,7 +184,11 @@ def test_an_attempt_under_way_is_left_alone_and_an_old_one_removed():
         next(write(storage, CheckpointRef(step=step, generation=generation)))
     save(storage, 20, generation=2)
     left = {path.partition("/")[0] for path in storage.blobs}
-    assert left == {"step-00000020.gen-2", "step-00000030.gen-2", "step-00000025.gen-3"}
-    storage.blobs["step-00000010.gen-1/notes.txt"] = b"mine"
+    assert left == {
+        "step-00000020.gen-2.start-0",
+        "step-00000030.gen-2.start-0",
+        "step-00000025.gen-3.start-0",
+    }
+    storage.blobs["step-00000010.gen-1.start-0/notes.txt"] = b"mine"
     prune(storage, keep=1)
-    assert storage.blobs["step-00000010.gen-1/notes.txt"] == b"mine"
+    assert storage.blobs["step-00000010.gen-1.start-0/notes.txt"] == b"mine"

@@ -68,10 +68,10 @@ def test_a_save_makes_all_kinds_of_calls(tmp_path):
     assert not attempt.until(10**6)
     calls = attempt.disk.calls[attempt.first_call - 1 :]
     assert {*calls} == {
-        *("create", "write", "sync", "replace", "link", "unlink"),
+        *("create", "write", "sync", "link", "unlink"),
         *("make_folder", "sync_folder", "remove_folder"),
     }
-    assert len(calls) == 29
+    assert len(calls) == 31
 
 
 def test_a_process_killed_before_any_call_leaves_the_old_state_or_the_new_one(tmp_path):

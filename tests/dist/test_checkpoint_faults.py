@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import needed
 import pytest
@@ -134,27 +135,38 @@ def test_a_writable_folder_below_a_read_only_one_is_saved_to(open_folder):
 
 
 def test_of_two_runs_in_one_folder_one_has_its_checkpoint_and_the_other_an_error(tmp_path):
-    """Their writers take turns with files of the same names: what is mixed is never committed."""
+    """Their writers take turns with files of the same names: no file is written over."""
     one, other = hasty(tmp_path), hasty(tmp_path)
     changed = {name: tensor + 1 for name, tensor in state(20).items()}
     ones, others = write(one, NEW), write(other, NEW, tensors=changed)
-    ones_files = [next(ones), next(ones)]
-    others_files = [next(others), next(others), next(others)]
-    ones_files.append(next(ones))
-    for files in (ones_files, others_files):
-        with pytest.raises(CheckpointError, match="hash of its header is not the one in the man"):
-            commit(one, manifest_of(NEW, files))
-    assert committed(one) == []
-    write_and_commit(one, NEW)
-    with pytest.raises(FileExistsError, match="committed already, with other files"):
+    files = [next(ones), next(ones)]
+    with pytest.raises(FileExistsError, match="is there already, and is another file"):
+        next(others)
+    files.append(next(ones))
+    commit(one, manifest_of(NEW, files))
+    with pytest.raises(FileExistsError, match="is there already, and is another file"):
         write_and_commit(other, NEW, tensors=changed)
     assert newest_state(one) == 20
+
+
+def test_starts_that_write_the_same_step_at_once_leave_each_others_files_alone(tmp_path):
+    """control A13: the put of a start that was over landed on what the next one had committed."""
+    storage = hasty(tmp_path)
+    later = replace(NEW, start=2)
+    changed = {name: tensor + 1 for name, tensor in state(20).items()}
+    late = write(storage, replace(NEW, start=1), tensors=changed)
+    next(late)
+    write_and_commit(storage, later)
+    files = [*late]
+    assert len(files) == 2
+    assert committed(storage) == [later]
+    assert newest_state(storage) == 20
 
 
 def test_a_second_writer_that_comes_late_changes_nothing_of_a_committed_checkpoint(tmp_path):
     storage = hasty(tmp_path)
     write_and_commit(storage, NEW)
-    with pytest.raises(FileExistsError, match="committed already"):
+    with pytest.raises(FileExistsError, match="is another file"):
         next(write(storage, NEW, tensors={"w0": torch.zeros(3)}))
     assert newest_state(storage) == 20
 
@@ -172,8 +184,8 @@ def test_a_slow_writer_of_an_abandoned_generation_is_never_the_newest(tmp_path):
     save(storage, 30, generation=2, keep=2)
     assert newest_state(storage) == 30
     assert {path.partition("/")[0] for path in storage.list("step-")} == {
-        "step-00000020.gen-2",
-        "step-00000030.gen-2",
+        "step-00000020.gen-2.start-0",
+        "step-00000030.gen-2.start-0",
     }
 
 
@@ -211,7 +223,9 @@ def test_a_leftover_of_more_writers_is_no_part_of_the_checkpoint_and_goes_with_i
     write_and_commit(storage, NEW, num_writers=2)
     assert newest_state(storage) == 20
     save(storage, 30)
-    assert [path.partition("/")[0] for path in storage.list("")] == ["step-00000030.gen-1"] * 4
+    assert [path.partition("/")[0] for path in storage.list("")] == [
+        "step-00000030.gen-1.start-0"
+    ] * 4
 
 
 def test_when_the_newest_is_damaged_it_says_so_and_the_one_before_is_whole(tmp_path):

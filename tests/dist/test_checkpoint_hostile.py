@@ -53,11 +53,13 @@ def test_the_trap_works(sprung):
 
 def test_no_pickle_is_read_as_a_shard(storage, sprung, tmp_path):
     for trap in pickles(sprung, tmp_path):
+        storage.delete(SHARD)
         files = list(write(storage, REF))
         storage.put(SHARD, trap)
         told = ShardFile(name=files[1].name, size_bytes=len(trap), digest=files[1].digest)
         with pytest.raises(CheckpointError, match=r"rank-1-of-3\.safetensors: not a safetensors"):
             commit(storage, manifest_of(REF, [files[0], told, files[2]]))
+    storage.delete(SHARD)
     save(storage, 20)
     storage.put(SHARD, trap)
     with pytest.raises(CheckpointError, match=r"rank-1-of-3\.safetensors: it has not \d+ bytes"):
@@ -79,7 +81,7 @@ def test_a_pickle_that_lies_beside_is_neither_read_nor_deleted(storage, sprung, 
     names = ["model.pt", "rank-0-of-1.pt", "rank-0-of-3.safetensors.pt", "latest.pkl"]
     for name in names:
         storage.put(f"{REF.name}/{name}", pickles(sprung, tmp_path)[1])
-    storage.put("step-00000090.gen-1/model.pt", pickles(sprung, tmp_path)[1])
+    storage.put("step-00000090.gen-1.start-0/model.pt", pickles(sprung, tmp_path)[1])
     assert newest_state(storage) == 20
     save(storage, 30)
     assert newest_state(storage) == 30
@@ -164,7 +166,9 @@ def first(values, **changes):
 )
 def test_a_header_that_lies_is_one_clear_error(storage, change):
     manifest = header_as(storage, change)
-    with pytest.raises(CheckpointError, match=r"cannot commit step-00000020\.gen-1|not complete"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot commit step-00000020\.gen-1\.start-0|not complete"
+    ):
         commit(storage, manifest)
     assert committed(storage) == []
 

@@ -53,8 +53,8 @@ def test_a_run_in_a_bucket_is_listed_shown_and_verified(url, capsys):
     write_and_commit(open_storage(url.format("run")), CheckpointRef(step=7, generation=2))
     assert find(url.format("run/7")).named == CheckpointRef(step=7, generation=2)
     assert main(["checkpoint", "ls", url.format("run")]) == 0
-    assert main(["checkpoint", "verify", url.format("run/step-00000007.gen-2")]) == 0
-    assert "step-00000007.gen-2 is whole" in capsys.readouterr().out
+    assert main(["checkpoint", "verify", url.format("run/step-00000007.gen-2.start-0")]) == 0
+    assert "step-00000007.gen-2.start-0 is whole" in capsys.readouterr().out
     assert main(["checkpoint", "show", url.format("run/7"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == 3
     assert main(["checkpoint", "show", url.format("run/8")]) == 2

@@ -6,9 +6,10 @@ from control_values import record
 from s3_server import HOST, make_bucket, s3_server
 from small_engine import spec, started, state_hash, work_of, zero
 
-from remesh.actors.controller.commits import LossesByStep, commit_checkpoint
+from remesh.actors.controller.commits import Guards, LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
-from remesh.actors.run.folder import RunFolder, check_shared
+from remesh.actors.run.claims import check_shared
+from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import discard, set_aside
 from remesh.actors.storage.storage_url import inside
 from remesh.actors.worker.saver import Saver
@@ -62,6 +63,7 @@ class Run:
             folder=str(path),
             data_digest="d",
             fingerprint={"seed": 0},
+            start=1,
             incarnation=self.folder.claim("ab12"),
             max_members=1,
             kills=(),
@@ -69,7 +71,9 @@ class Run:
         )
         self.losses = LossesByStep()
         self.events = []
-        self.saver = Saver(worker="w", storage=self.folder.guarded, post=self.events.append)
+        self.saver = Saver(
+            worker="w", start=1, storage=self.folder.guarded, post=self.events.append
+        )
 
     def save(self, part, step, loss=None):
         """Writes and commits; the steps that are left afterwards."""
@@ -79,13 +83,13 @@ class Run:
             self.losses.note(
                 StepsDone(worker="w", generation=1, records=(record(step, loss=loss),))
             )
-        self.saver.save(CheckpointRef(step=step, generation=1))
+        self.saver.save(step=step, generation=1)
         self.saver.wait()
         saved = self.events[-1]
         assert isinstance(saved, FilesSaved), saved
         command = Commit(generation=1, step=step, files=saved.files)
         answer = commit_checkpoint(
-            self.folder, self.spec, command, self.losses.at(step), lambda: None
+            self.folder, self.spec, command, self.losses.at(step), Guards(lambda: None)
         )
         assert isinstance(answer, CheckpointCommitted), answer
         return [state.step for state in reversed(self.folder.checkpoints())]
@@ -121,7 +125,7 @@ def test_those_of_every_nth_step_and_the_best_stay_for_good(tmp_path):
         left = run.save(part, step, loss)
     assert {60, 100, 200, 240, 300, 400, 500, 600} <= set(left)
     assert set(left) - {60, 240} - set(range(100, 700, 100)) < set(range(450, 551))
-    ref = CheckpointRef(step=60, generation=1)
+    ref = CheckpointRef(step=60, generation=1, start=1)
     assert read_manifest(run.folder.guarded, ref).metrics == {"loss": 1.0}
 
 
@@ -161,7 +165,7 @@ def test_a_run_saves_to_a_bucket_and_goes_on_from_there(tmp_path, bucket):
     assert state_hash(other) == state_hash(engine)
 
     command = Commit(generation=1, step=4, files=())
-    late = commit_checkpoint(run.folder, run.spec, command, None, lambda: None)
+    late = commit_checkpoint(run.folder, run.spec, command, None, Guards(lambda: None))
     assert late.fenced, "the start before must not write there any more"
 
 

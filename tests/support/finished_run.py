@@ -216,7 +216,7 @@ class WrittenDrive(Drive):
     def keep(self, step):
         """The checkpoint of a step, each worker's file and the manifest."""
         generation = self.state.last_generation
-        ref = CheckpointRef(step=step, generation=generation)
+        ref = CheckpointRef(step=step, generation=generation, start=1)
         files = []
         for rank, worker in enumerate(self.members):
             tensors = {f"w{rank}": torch.full((64,), float(step))}

@@ -10,6 +10,7 @@ def checkpoint_manifest(ref, files, *, position=0, **more):
     return CheckpointManifest(
         step=ref.step,
         generation=ref.generation,
+        start=ref.start,
         data=DataPosition(digest="d", position=position),
         files=tuple(files),
         **settings,

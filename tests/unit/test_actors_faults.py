@@ -24,6 +24,7 @@ def spec_of(*kills):
         folder="",
         data_digest="",
         fingerprint={},
+        start=1,
         incarnation=1,
         max_members=4,
         kills=kills,

@@ -82,8 +82,8 @@ def test_what_was_announced_is_read_back_in_order_and_held_for_polls(tmp_path):
     [
         {"resume": FreshState()},
         {
-            "resume": CheckpointState(step=5, name="step-00000005.gen-2"),
-            "fallbacks": (CheckpointState(step=3, name="step-00000003.gen-1"),),
+            "resume": CheckpointState(step=5, name="step-00000005.gen-2.start-0"),
+            "fallbacks": (CheckpointState(step=3, name="step-00000003.gen-1.start-0"),),
             "last_generation": 2,
             "patience_s": 0.25,
         },

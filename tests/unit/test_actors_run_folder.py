@@ -127,7 +127,12 @@ def test_checkpoints_alone_tell_which_run_they_are_of(folder):
 
 
 def test_a_fresh_start_forgets_the_run_and_nothing_else(folder):
-    foreign = ["step-by-step.md", "step-00000020.gen-1/notes.txt", "journal/monday.md", "a/b.txt"]
+    foreign = [
+        "step-by-step.md",
+        "step-00000020.gen-1.start-0/notes.txt",
+        "journal/monday.md",
+        "a/b.txt",
+    ]
     for path in foreign:
         folder.storage.put(path, b"mine")
     commit(folder, 20, 1)
@@ -151,7 +156,7 @@ def test_a_fresh_start_still_fences_the_controller_before_it(folder):
 
 def test_checkpoints_are_listed_newest_first(folder):
     refs = [commit(folder, step, generation) for step, generation in ((20, 1), (60, 2), (40, 1))]
-    folder.storage.put("step-00000080.gen-2/rank-0-of-1.safetensors", b"half")
+    folder.storage.put("step-00000080.gen-2.start-0/rank-0-of-1.safetensors", b"half")
     assert [(state.step, state.name) for state in folder.checkpoints()] == [
         (60, refs[1].name),
         (40, refs[2].name),
@@ -213,7 +218,7 @@ def test_a_folder_that_takes_files_is_left_as_it_was(folder):
 
 def test_unfinished_files_of_a_crash_are_gone_after_the_probe(folder):
     commit(folder, 20, 1)
-    half = folder.path / "step-00000020.gen-1" / f"{TEMPORARY}0123456789abcdef"
+    half = folder.path / "step-00000020.gen-1.start-0" / f"{TEMPORARY}0123456789abcdef"
     half.write_bytes(b"half")
     os.utime(half, (1.0, 1.0))
     folder.probe()

@@ -36,6 +36,7 @@ def spec_of(folder, run="abcd"):
         folder=str(folder.path),
         data_digest="",
         fingerprint={},
+        start=1,
         incarnation=folder.claim(run),
         max_members=2,
         kills=(),

@@ -18,7 +18,7 @@ from remesh.orchestrator.job.job import load_job
 
 SKIP = Amendment(step=5, key="data.skip", old="", new="5..6")
 LAST = 8
-ORIGIN = "runs/first/step-00000003.gen-1"
+ORIGIN = "runs/first/step-00000003.gen-1.start-0"
 
 
 class Journalled(Drive):
@@ -81,7 +81,7 @@ def test_a_step_that_skipped_when_it_should_not_is_told(tmp_path, job):
 
 
 def test_a_branch_counts_its_own_steps(tmp_path, job):
-    resume = CheckpointState(step=3, name="step-00000003.gen-1")
+    resume = CheckpointState(step=3, name="step-00000003.gen-1.start-0")
     more = {"resume": resume, "origin": ORIGIN, "last_generation": 1, "amendments": (SKIP,)}
     report = trained(tmp_path, job, skipped_from=5, first=3, **more)
     assert report["samples"]["expected"] == report["samples"]["consumed"] == (LAST - 3) * 24

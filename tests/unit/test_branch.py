@@ -56,7 +56,9 @@ def test_a_branch_goes_on_with_all_of_the_state_and_needs_nothing_of_the_first(c
     before = {path: path.read_bytes() for path in Path("runs/small").rglob("*") if path.is_file()}
     expected = read(LocalStorage(Path("runs/small")), AT_2)
     said = told(capsys, "runs/small/2", "--as", "other", "--set", "train.lr=0.001")
-    assert said.startswith("runs/other begins with step-00000002.gen-1; train it with: remesh run ")
+    assert said.startswith(
+        "runs/other begins with step-00000002.gen-1.start-0; train it with: remesh run "
+    )
     assert {path: path.read_bytes() for path in before} == before
     shutil.rmtree("runs/small")
     job, folder = job_of(said)
@@ -74,11 +76,11 @@ def test_it_tells_where_it_comes_from(capsys):
     assert "remesh run job.toml --set=job.name=other" in said
     assert main(["checkpoint", "show", "runs/other", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert shown["job"]["origin"] == "runs/small/step-00000004.gen-3"
+    assert shown["job"]["origin"] == "runs/small/step-00000004.gen-3.start-0"
     job, folder = job_of(said)
     origin = continuation_of(job, "d", folder, RunOptions()).origin
     JournalWriter(folder.path, 1, options(origin=origin))
-    assert read_status(folder.path)["origin"] == "runs/small/step-00000004.gen-3"
+    assert read_status(folder.path)["origin"] == "runs/small/step-00000004.gen-3.start-0"
 
 
 def test_a_branch_of_a_branch_keeps_what_it_was_trained_with_and_nothing_later(capsys):
@@ -89,7 +91,7 @@ def test_a_branch_of_a_branch_keeps_what_it_was_trained_with_and_nothing_later(c
     [ref] = committed(LocalStorage(Path("runs/third")))
     told_by = read_manifest(LocalStorage(Path("runs/third")), ref).fingerprint
     assert {key: told_by[key] for key in told_by if "@" in key} == {"data.skip@3": '"" -> "5..5"'}
-    assert told_by["origin"] == "runs/other/step-00000002.gen-1"
+    assert told_by["origin"] == "runs/other/step-00000002.gen-1.start-0"
 
 
 def test_what_the_run_had_ahead_of_the_checkpoint_is_not_of_the_branch(capsys):
@@ -106,7 +108,7 @@ def test_what_the_run_had_ahead_of_the_checkpoint_is_not_of_the_branch(capsys):
 def test_a_run_behind_a_url_is_branched_there(capsys):
     save(open_storage("memory://branched/runs/small"), AT_4)
     said = told(capsys, "memory://branched/runs/small", "--as", "other", "--set", "train.clip=0.5")
-    assert said.startswith("memory://branched/runs/other begins with step-00000004.gen-3")
+    assert said.startswith("memory://branched/runs/other begins with step-00000004.gen-3.start-0")
     job, folder = job_of(said)
     assert job.checkpoint.url == "memory://branched/runs/other"
     assert continuation_of(job, "d", folder, RunOptions()).step == 4
@@ -141,9 +143,11 @@ def test_what_cannot_be_is_refused_in_one_line_with_nothing_begun(capsys, words,
 
 
 def test_a_damaged_checkpoint_begins_no_run(capsys):
-    [path] = Path("runs/small/step-00000004.gen-3").glob("*.safetensors")
+    [path] = Path("runs/small/step-00000004.gen-3.start-0").glob("*.safetensors")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert "step-00000004.gen-3 cannot be read" in told(capsys, "runs/small", "--as", "o", code=2)
+    assert "step-00000004.gen-3.start-0 cannot be read" in told(
+        capsys, "runs/small", "--as", "o", code=2
+    )
     assert not Path("runs/o").exists()

@@ -114,10 +114,12 @@ def test_ls_lists_a_runs_checkpoints_newest_first(capsys):
         (4, 8, 2.5),
         (2, 4, 2.5),
     ]
-    assert "step-00000004.gen-3" in told(capsys, "ls", f"file://{Path('runs/small').absolute()}")
+    assert "step-00000004.gen-3.start-0" in told(
+        capsys, "ls", f"file://{Path('runs/small').absolute()}"
+    )
 
 
-@pytest.mark.parametrize("target", ["runs/small/2", "runs/small/step-00000002.gen-1"])
+@pytest.mark.parametrize("target", ["runs/small/2", "runs/small/step-00000002.gen-1.start-0"])
 def test_show_tells_all_of_one_checkpoint(capsys, target):
     shown = json.loads(told(capsys, "show", target, "--json"))
     assert (shown["step"], shown["sequences"], shown["metrics"]) == (2, 4, {"loss": 2.5})
@@ -145,15 +147,15 @@ def test_show_names_the_keys_of_a_job_as_a_job_file_does(capsys):
 
 
 def test_what_is_damaged_is_told_beside_what_is_not(capsys):
-    path = Path("runs/small/step-00000004.gen-3/manifest.json")
+    path = Path("runs/small/step-00000004.gen-3.start-0/manifest.json")
     path.write_text(path.read_text().replace('"d"', '"e"'))
     out = told(capsys, "ls", "runs/small")
-    assert "step-00000004.gen-3 cannot be read: manifest.json: " in out
-    assert "step-00000002.gen-1" in out
+    assert "step-00000004.gen-3.start-0 cannot be read: manifest.json: " in out
+    assert "step-00000002.gen-1.start-0" in out
     assert main(["checkpoint", "verify", "runs/small"]) == 2
     captured = capsys.readouterr()
-    assert re.findall(r"gen-(\d) is whole", captured.out) == ["1"]
-    assert "step-00000004.gen-3 cannot be read" in captured.err
+    assert re.findall(r"gen-(\d).start-0 is whole", captured.out) == ["1"]
+    assert "step-00000004.gen-3.start-0 cannot be read" in captured.err
 
 
 def test_a_job_file_leads_to_where_the_checkpoints_lie(capsys):
@@ -170,12 +172,12 @@ def test_show_without_a_step_is_the_newest(capsys):
 
 def test_verify_proves_every_byte(capsys):
     out = told(capsys, "verify", "runs/small")
-    assert re.findall(r"gen-(\d) is whole: [\d,]+ bytes", out) == ["3", "1"]
-    path = Path("runs/small/step-00000002.gen-1/rank-0-of-1.safetensors")
+    assert re.findall(r"gen-(\d).start-0 is whole: [\d,]+ bytes", out) == ["3", "1"]
+    path = Path("runs/small/step-00000002.gen-1.start-0/rank-0-of-1.safetensors")
     encoded = bytearray(path.read_bytes())
     encoded[-40] ^= 4
     path.write_bytes(encoded)
-    assert "gen-3 is whole" in told(capsys, "verify", "runs/small/4")
+    assert "gen-3.start-0 is whole" in told(capsys, "verify", "runs/small/4")
     error = told(capsys, "verify", "runs/small/2", code=2)
     assert "rank-0-of-1.safetensors: the hash of" in error
     assert error.count("\n") == 1
@@ -184,11 +186,13 @@ def test_verify_proves_every_byte(capsys):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_is_exported_is_imported_again(capsys, dtype):
     out = told(capsys, "export", "runs/small/2", "--to", "hf", "hf", "--dtype", dtype)
-    assert out.startswith("step-00000002.gen-1 is in hf: model.safetensors, config.json; config.j")
+    assert out.startswith(
+        "step-00000002.gen-1.start-0 is in hf: model.safetensors, config.json; config.j"
+    )
     arguments = ["import", "--from", "hf", "hf", "job.toml", "--set", "checkpoint.dir=runs/again"]
     out = told(capsys, *arguments)
     assert out.endswith(
-        "runs/again begins with step-00000000.gen-0; train it with: "
+        "runs/again begins with step-00000000.gen-0.start-0; train it with: "
         "remesh run job.toml --set=checkpoint.dir=runs/again\n"
     )
     check_start(weights(2.0), torch.float32 if dtype == "fp32" else torch.bfloat16)
@@ -267,7 +271,10 @@ def test_weights_with_other_words_are_not_trained_on_bytes_unasked(capsys):
             ["show", "runs/small/3"],
             "runs/small has no checkpoint 3; it has those of the steps 2, 4",
         ),
-        (["show", "runs/small/step-00000002.gen-9"], "has no checkpoint step-00000002.gen-9"),
+        (
+            ["show", "runs/small/step-00000002.gen-9.start-0"],
+            "has no checkpoint step-00000002.gen-9.start-0",
+        ),
         (["verify", "nowhere://x/y"], "cannot be opened"),
         (["export", "runs/small/2", "out"], "--to"),
         (["export", "runs/small/2", "--to", "gguf", "out"], "gguf"),

@@ -47,7 +47,8 @@ def tiny(*overrides):
 
 
 def commit(folder, step, generation):
-    ref = CheckpointRef(step=step, generation=generation)
+    start = max(folder.newest_claim(), 1)
+    ref = CheckpointRef(step=step, generation=generation, start=start)
     encoded = encode_shard({"x": torch.ones(1)}, ref)
     shard = write_shard(folder.storage, f"{ref.name}/{shard_file_name(0, 1)}", encoded)
     more = {"fingerprint": tiny().fingerprint("d"), "position": step}
@@ -65,6 +66,8 @@ def begin(folder, *overrides, from_step=None):
     """What a start takes up, once it is kept."""
     found = stand(folder, *overrides, from_step=from_step)
     _keep(folder, found)
+    following = folder.last_generation() + 1
+    folder.stand_on(found.step, generation=following, start=folder.claim("ab12"))
     return found
 
 
@@ -104,7 +107,7 @@ def test_the_same_command_again_changes_nothing_and_the_old_value_is_another_cha
     lower = begin(folder, "train.lr=0.001")
     again = begin(folder, "train.lr=0.001", "train.steps=200")
     assert (changes(again), again.kept) == ([], lower.added)
-    commit(folder, 60, 2)
+    commit(folder, 60, 3)
     back = begin(folder)
     assert changes(back) == ["from step 61 on: train.lr 0.001 -> 0.003"]
     assert folder.fingerprint() == {
@@ -151,7 +154,7 @@ def test_what_a_run_has_gone_back_behind_is_abandoned_by_all_that_read_it(folder
     """inputs B1."""
     found = begin(folder, "train.lr=0.001", from_step=20)
     assert list(found.notices()) == [
-        "back to step-00000020.gen-1; abandoned are the checkpoints of 40"
+        "back to step-00000020.gen-1.start-1; abandoned are the checkpoints of 40"
     ]
     assert steps(folder) == [20]
     assert stand(folder, "train.lr=0.001").step == 20
@@ -199,10 +202,10 @@ def test_a_run_that_falls_back_goes_on_with_what_held_there(folder):
     """Its last checkpoint is damaged, and the one before is older than a change."""
     wave = ("train.lr_curve=cosine", "train.min_lr=0.001")
     begin(folder, *wave, "train.steps=60")
-    commit(folder, 60, 1)
+    commit(folder, 60, 2)
     begin(folder, *wave, "train.steps=90", "train.lr_steps=90")
-    folder.storage.delete("step-00000060.gen-1/manifest.json")
-    ref = commit(folder, 90, 1)
+    folder.storage.delete("step-00000060.gen-2.start-2/manifest.json")
+    ref = commit(folder, 90, 3)
     folder.storage.put(f"{ref.name}/{shard_file_name(0, 1)}", b"damaged")
     found = stand(folder, *wave, "train.steps=90")
     assert (found.step, changes(found)) == (40, [])

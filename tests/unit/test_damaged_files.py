@@ -64,7 +64,7 @@ def test_a_run_is_finished_if_its_last_checkpoint_is_whole(run, how, what):
     if what == "manifest" and how in ("deleted", "a folder"):
         assert "tells of a checkpoint at step 12, and the newest is of 8" in told
         return
-    assert f"checkpoint step-{STEPS:08d}.gen-1 cannot be read: {file.name}" in told
+    assert f"checkpoint step-{STEPS:08d}.gen-1.start-1 cannot be read: {file.name}" in told
     assert "goes on from step 8" in told
 
 

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from finished_run import BATCH, STEPS, WrittenDrive, contact_of, finished_run
 
-from remesh.actors.controller.commits import commit_checkpoint
+from remesh.actors.controller.commits import Guards, commit_checkpoint
 from remesh.actors.controller.takeover import begin
 from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.jobs.continuing import Continuation
@@ -227,14 +228,15 @@ class Synced:
 
 def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
     """security D2: after a power cut the journal told less than the checkpoints."""
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = replace(_spec(goes_on(run), RunOptions(), run.run, 2), start=1)
     place = run.run
     files = tuple(read_manifest(place.storage, committed(place.storage)[0]).files)
     command = Commit(generation=1, step=STEPS, files=files)
     manifest = run.checkpoint(STEPS) / "manifest.json"
     manifest.unlink()
     synced = Synced(run.run_dir)
-    assert isinstance(commit_checkpoint(place, spec, command, None, synced), ev.CheckpointCommitted)
+    told = commit_checkpoint(place, spec, command, None, Guards(synced))
+    assert isinstance(told, ev.CheckpointCommitted)
     assert [manifest in seen for seen in synced.seen] == [False]
     assert manifest.exists()
 
@@ -250,7 +252,7 @@ def test_a_journal_that_cannot_be_synced_commits_nothing(run):
         raise OSError(28, "No space left on device")
 
     command = Commit(generation=1, step=STEPS, files=files)
-    told = commit_checkpoint(run.run, spec, command, None, full)
+    told = commit_checkpoint(run.run, spec, command, None, Guards(full))
     assert isinstance(told, ev.CommitFailed)
     assert "No space left" in told.error
     assert not manifest.exists()

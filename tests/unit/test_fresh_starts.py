@@ -26,7 +26,7 @@ def run(tmp_path):
     commit(folder, 20, 1)
     folder.keep(FINGERPRINT)
     writer = JournalWriter(folder.path, folder.claim("ab12"), options(steps=80))
-    told = CheckpointCommitted(generation=1, step=20, name="step-00000020.gen-1")
+    told = CheckpointCommitted(generation=1, step=20, name="step-00000020.gen-1.start-0")
     writer.event(told, 1.0)
     return folder
 
@@ -63,11 +63,13 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_from_fresh_parameters(
     words = small_job(tmp_path)
     folder = RunFolder(tmp_path / "runs" / "tiny")
     writer = JournalWriter(folder.path, folder.claim("ab12"), options(steps=80))
-    writer.event(CheckpointCommitted(generation=1, step=20, name="step-00000020.gen-1"), 1.0)
+    writer.event(
+        CheckpointCommitted(generation=1, step=20, name="step-00000020.gen-1.start-0"), 1.0
+    )
     place = tmp_path / "bucket"
     assert main(["run", *words, "--set", f"checkpoint.url={place}", *NOWHERE]) == 2
     error = capsys.readouterr().err
-    assert "step-00000020.gen-1" in error
+    assert "step-00000020.gen-1.start-0" in error
     assert f"{place} holds no checkpoint" in error
     assert str(folder.path) in error
     assert "--fresh" in error
@@ -106,7 +108,11 @@ def test_old_runs_are_deleted_by_their_records_alone(run):
     commit(run, 40, 1)
     run.keep(FINGERPRINT)
     set_aside(run.places)
-    foreign = [".old-1/notes.txt", ".old-2/step-00000040.gen-1/notes.txt", ".old-3/journal/1.jsonl"]
+    foreign = [
+        ".old-1/notes.txt",
+        ".old-2/step-00000040.gen-1.start-0/notes.txt",
+        ".old-3/journal/1.jsonl",
+    ]
     for path in foreign:
         run.storage.put(path, b"mine")
     run.keep(FINGERPRINT)
@@ -178,7 +184,11 @@ def two_places(root, disk):
     """Those of a run whose checkpoints lie elsewhere, with what is in each."""
     places = LocalStorage(root / "bucket", disk), LocalStorage(root / "run", disk)
     contents = (
-        {"fingerprint.json": b"f", "step-00000020.gen-1/manifest.json": b"m", "claims/1": b"c"},
+        {
+            "fingerprint.json": b"f",
+            "step-00000020.gen-1.start-0/manifest.json": b"m",
+            "claims/1": b"c",
+        },
         {"fingerprint.json": b"f", "journal/000001.jsonl": b"j", "notes.txt": b"mine"},
     )
     return places, contents

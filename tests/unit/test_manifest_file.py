@@ -25,6 +25,7 @@ from remesh.parallel.state.root_manifest import (
 MANIFEST = CheckpointManifest(
     step=20,
     generation=3,
+    start=2,
     fingerprint={"model.width": 128, "train.lr": 3e-3, "data.skip": "30..35", "tied": False},
     bit_key="cpu/threads=1",
     data=DataPosition(digest="sha256:00ff", position=480),
@@ -75,13 +76,13 @@ def test_every_truncation_is_an_error():
         (b"[" + b"[]," * 2_000_000 + b"[]]", "more than the 1000000 values allowed"),
         (b"[" + b"0," * 2_000_000 + b"0]", "more than the 1000000 values allowed"),
         (b'{"format_version": 2' + b"0" * 5000 + b"}", "not JSON"),
-        (b"[]", "format_version none, as those of 0.1, this Remesh reads 2"),
-        (b'{"format_version": 1}', "format_version 1, this Remesh reads 2"),
+        (b"[]", "format_version none, as those of 0.1, this Remesh reads 3"),
+        (b'{"format_version": 2}', "format_version 2, this Remesh reads 3"),
         (
             b'{"format_version": "' + b"2" * 5000 + b'"}',
             "format_version '2222222222222222222, this",
         ),
-        (b'{"format_version": 2}', "KeyError: 'step'"),
+        (b'{"format_version": 3}', "KeyError: 'step'"),
         (b" " * (MAX_MANIFEST_BYTES + 1), "bytes allowed"),
         (changed(step=-1), "no whole number"),
         (changed(step=True), "no whole number"),
@@ -152,7 +153,7 @@ def test_any_value_in_any_place_is_an_error_and_no_crash(key, value):
 
 def test_names_carry_step_and_generation():
     ref = CheckpointRef(step=20, generation=3)
-    assert ref.name == "step-00000020.gen-3"
+    assert ref.name == "step-00000020.gen-3.start-0"
     assert parse_name(ref.name) == ref
     late = CheckpointRef(step=10**9, generation=1)
     assert parse_name(late.name) == late
@@ -162,22 +163,27 @@ def test_names_carry_step_and_generation():
     "name",
     [
         "latest",
-        "step-20.gen-3",
+        "step-20.gen-3.start-1",
+        "step-00000020.gen-3",
         "step-00000020",
-        "step-00000020.gen-",
-        "step-00000020.gen-03",
-        "step-00000020.gen-3.old",
-        "step-000000020.gen-3",
-        "step-0000002\N{ARABIC-INDIC DIGIT ZERO}.gen-3",
-        " step-00000020.gen-3",
+        "step-00000020.gen-.start-1",
+        "step-00000020.gen-3.start-",
+        "step-00000020.gen-3.start-01",
+        "step-00000020.gen-03.start-0",
+        "step-00000020.gen-3.start-1.old",
+        "step-000000020.gen-3.start-1",
+        "step-0000002\N{ARABIC-INDIC DIGIT ZERO}.gen-3.start-1",
+        " step-00000020.gen-3.start-0",
     ],
 )
 def test_foreign_names_are_no_checkpoints(name):
     assert parse_name(name) is None
 
 
-def test_the_later_step_is_newer_and_then_the_later_generation():
-    refs = [CheckpointRef(step=s, generation=g) for s, g in [(10, 9), (20, 2), (20, 3), (100, 1)]]
+def test_the_newest_start_has_the_newest_of_it_the_newest_generation_and_then_the_later_step():
+    """control A12: the latest step is not the newest one where the run has gone back."""
+    places = [(1, 7, 100), (1, 8, 20), (1, 8, 40), (2, 3, 10)]
+    refs = [CheckpointRef(start=n, generation=g, step=s) for n, g, s in places]
     assert sorted([refs[2], refs[0], refs[3], refs[1]]) == refs
 
 

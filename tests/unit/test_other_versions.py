@@ -35,7 +35,7 @@ def old(tmp_path):
         "faults/ab12-0.json": '{"died": "worker-0", "at_s": 1.0}',
         "journal/000001.jsonl": '{"at_s":0.0,"event":"RunOpened","options":{"steps":80}}\n'
         '{"at_s":1.0,"event":"RunStarted"}\n',
-        "step-00000020.gen-1/manifest.json": '{"format_version": 1, "step": 20}',
+        "step-00000020.gen-1.start-0/manifest.json": '{"format_version": 1, "step": 20}',
     }
     for path, text in texts.items():
         folder.storage.put(path, text.encode())
@@ -73,7 +73,7 @@ def test_each_file_of_a_run_says_its_version_and_is_not_read_without(tmp_path, o
         "journal/000001.jsonl": lambda folder: folder.last_generation(),
         "claims/000001.json": lambda folder: folder.claim_again("ab12"),
     }
-    old.storage.delete("step-00000020.gen-1/manifest.json")
+    old.storage.delete("step-00000020.gen-1.start-0/manifest.json")
     new = RunFolder(tmp_path / "new")
     assert new.claim("ab12") == 1
     new.keep(FINGERPRINT)
@@ -91,9 +91,9 @@ def test_checkpoints_of_it_are_refused_with_both_versions(old):
     with pytest.raises(CheckpointError) as refused:
         old.fingerprint()
     assert str(refused.value) == (
-        "checkpoint step-00000020.gen-1 cannot be read: manifest.json: it has format_version 1, "
-        "this Remesh reads 2; bring the file back, or use the version that wrote it, or start "
-        "over with --fresh"
+        "checkpoint step-00000020.gen-1.start-0 cannot be read: manifest.json: it has "
+        "format_version 1, this Remesh reads 3; bring the file back, or use the version that "
+        "wrote it, or start over with --fresh"
     )
 
 

@@ -165,7 +165,10 @@ def test_a_sweep_removes_unfinished_files_of_ours_only(tmp_path):
     """issue 9, Delivered 3: by full name, in the folders that a run makes; never behind a link."""
     folder = RunFolder(tmp_path / "run")
     unfinished = f"{TEMPORARY}0123456789abcdef"
-    ours = [unfinished, *(f"{room}/{unfinished}" for room in ("claims", "step-00000020.gen-1"))]
+    ours = [
+        unfinished,
+        *(f"{room}/{unfinished}" for room in ("claims", "step-00000020.gen-1.start-0")),
+    ]
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "journal").symlink_to(tmp_path / "elsewhere")

@@ -93,7 +93,9 @@ class SaveHeld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Put the manifest of these files; CheckpointCommitted or CommitFailed follows."""
+    """Put the manifest of these files; CheckpointCommitted or CommitFailed follows, unless the run
+    goes back behind that step meanwhile.
+    """
 
     generation: int
     step: int
