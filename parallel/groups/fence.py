@@ -8,6 +8,8 @@ nothing about groups. An event that is set and cleared again would lose a fence 
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from remesh.parallel.plan.errors import Cancelled
 
@@ -40,6 +42,20 @@ class GenerationFence:
         """Raises: Cancelled if this generation is over."""
         if self.is_up(generation):
             raise Cancelled(f"generation {generation} is over")
+
+    def wait(self, generation: int, outcome: "Future[Any]") -> None:
+        """Until it is there, or the generation is over: what is waited for need not know of it.
+
+        Raises: Cancelled if this generation is over.
+        """
+        woken = threading.Event()
+        key = self.guard(generation, woken.set)
+        try:
+            outcome.add_done_callback(lambda _: woken.set())
+            woken.wait()
+        finally:
+            self.release(key)
+        self.check(generation)
 
     def guard(self, generation: int, free: Callable[[], None]) -> object:
         """Has `free` called when the fence rises to `generation`; returns the key for `release`.

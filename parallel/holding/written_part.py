@@ -37,6 +37,26 @@ def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
     ]
 
 
+def held_part(state: ShardState) -> list[tuple[Fragment, Tensor]]:
+    """The boxes that this rank writes if one rank of each place writes, as `own_part` has them.
+
+    It needs no mesh: each tensor is written by the first of the places that hold it.
+    """
+    number, _ = state.held.place
+    return [
+        (box, view[fragment.slices(box)])
+        for fragment, view in state.fragments()
+        if fragment.num_elements and _is_first(state, fragment.name, number)
+        for box in (panels(fragment) if is_cut_by_columns(fragment.name) else (fragment,))
+    ]
+
+
+def _is_first(state: ShardState, tensor: str, number: int) -> bool:
+    if tensor == COUNT:
+        return number == 0
+    return state.tensor_holders(tensor)[0] == state.held.tensor
+
+
 def _holders(mesh: Mesh, state: ShardState, name: str) -> tuple[int, ...]:
     """The ranks of the world that hold the same fragments of this tensor, in ascending order."""
     if name == COUNT:

@@ -145,6 +145,13 @@ class Held:
             return (dense,)
         return (dense, (_EXPERTS, self.stage, self.tensor, self.expert, self.expert_shard))
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which of how many places it is whose holders have all dense parts between them."""
+        cut = self.cut
+        number = (self.stage * cut.tp + self.tensor) * cut.shards + self.shard
+        return number, cut.pp * cut.tp * cut.shards
+
     def __str__(self) -> str:
         return " and ".join(map(self.cut.say, self.parts))
 

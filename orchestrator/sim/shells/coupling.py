@@ -9,9 +9,10 @@ from remesh.orchestrator.control.words.recovery import slots_of
 from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import is_whole
-from remesh.orchestrator.sim.shells.process import Doing, SimProcess, SimVote
+from remesh.orchestrator.sim.shells.process import SimProcess, SimVote
 from remesh.orchestrator.sim.shells.snapshots import SimSnapshots, open_snapshots
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.worker.seat import Stance
 from remesh.parallel.plan.cut import Held
 
 
@@ -105,7 +106,7 @@ class SimMesh:
         """The place where members find each other is gone; a mesh that stands does not need it."""
         self.store_lost = True
         for member in self.members:
-            if member.in_mesh(self.generation) and member.doing is Doing.FORMING:
+            if member.in_mesh(self.generation) and member.stance is Stance.FORMING:
                 self._break_soon(member)
 
     def ready(self, process: SimProcess) -> None:
@@ -143,7 +144,7 @@ class SimMesh:
         process.soon(delay_s, lambda: process.broken(self.generation, "a peer is gone"))
 
     def _form_timed_out(self, process: SimProcess) -> None:
-        if process.in_mesh(self.generation) and process.doing is Doing.FORMING:
+        if process.in_mesh(self.generation) and process.stance is Stance.FORMING:
             process.broken(self.generation, "forming timed out")
 
     def _vote(self, step_s: float) -> None:
@@ -158,19 +159,19 @@ class SimMesh:
 
     def _pass(self, members: list[SimProcess], step_s: float | None = None) -> None:
         self.voting = False
-        drains = [m.drain for m in self.members if m.drain is not None]
+        wishes = [m.wish for m in self.members if m.wish is not None]
         step = max(m.at_step or 0 for m in self.members) + 1
         stable, snapshot = self._ballots(step)
         vote = SimVote(
-            leave=bool(drains),
-            save=any(drain.save for drain in drains),
+            leave=any(wish.leave for wish in wishes),
+            save=any(wish.save for wish in wishes),
             snapshot=snapshot,
             stable=stable,
         )
         if members:
             self._promise(stable)
         for member in members:
-            if member.in_mesh(self.generation) and member.doing is Doing.TRAINING:
+            if member.in_mesh(self.generation) and member.stance is Stance.TRAINING:
                 step = (member.at_step or 0) + 1
                 seconds = step_s or self.world.settings.step_s
                 member.act(partial(member.update, step, seconds, vote))

@@ -1,43 +1,30 @@
-"""A simulated worker process: parks, forms, restores, trains, saves, and may freeze or die."""
+"""A simulated worker process: the machine of a worker, whose duties take their time, or never end.
+
+It may freeze or die amid any of them.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, assert_never
 
 from remesh.orchestrator.control.words.commands import Drain, Fence, Form, SaveHeld
-from remesh.orchestrator.control.words.events import (
-    FilesSaved,
-    GroupBroken,
-    RestoreFailed,
-    StepsDone,
-    WorkerFormed,
-    WorkerParked,
-    WorkerRestored,
-)
-from remesh.orchestrator.control.words.records import (
-    CheckpointState,
-    FreshState,
-    PeerState,
-    StepRecord,
-)
+from remesh.orchestrator.control.words.records import CheckpointState, FreshState, PeerState
 from remesh.orchestrator.control.words.recovery import slot_label
-from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.snapshots import SimSnapshots
 from remesh.orchestrator.sim.shells.world import World, rate_at, record_of, value_after
+from remesh.orchestrator.worker import duties as do
+from remesh.orchestrator.worker import heard
+from remesh.orchestrator.worker.duties import Duty
+from remesh.orchestrator.worker.heard import Heard
+from remesh.orchestrator.worker.reports import Reports
+from remesh.orchestrator.worker.seat import Seat, Stance
 from remesh.parallel.plan.cut import Held
+from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.state.root_manifest import ShardFile
 
-REPORT_S = 1.0
-
-
-class Doing(StrEnum):
-    PARKED = "parked"
-    FORMING = "forming"
-    RESTORING = "restoring"
-    TRAINING = "training"
-    UPDATING = "updating"
+WAITS_FOR_OTHERS = frozenset({Stance.FORMING, Stance.RESTORING, Stance.TRAINING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +36,17 @@ class SimVote:
     snapshot: bool
     stable: int
 
+    def agreed(self, did: StepResult) -> StepResult:
+        stable_step = None if self.stable < 0 else self.stable
+        return replace(
+            did, drain=self.leave, save=self.save, snapshot=self.snapshot, stable_step=stable_step
+        )
+
 
 class Coupling(Protocol):
     """The mesh as a process sees it: it comes, is ready, leaves, dies, and asks what there is."""
+
+    form: Form
 
     def part_of(self, process: "SimProcess") -> Held: ...
     def value_at(self, step: int) -> int: ...
@@ -64,13 +59,14 @@ class Coupling(Protocol):
     def resume(self) -> None: ...
 
 
-ACTIVE = frozenset(Doing) - {Doing.PARKED}
-
-
 @dataclass(slots=True, eq=False)
 class SimProcess:
-    """`value` stands for the parameters at `at_step`, of which the process has the part `held`
-    since the generation `held_in`. `stalled` is what a frozen process missed.
+    """`value` stands for the parameters at `at_step`, of which the process has the part `held`.
+
+    `stalled` is what a frozen process missed. `errands` counts the duties that take a while: an
+    answer to one of them that was cut short is known by it; `updating`: nothing but death keeps the
+    step under way from being done. `wish` is what goes into the vote of that step. `writes` are on
+    their way to storage, one after the other, and what `copies` waits for them.
     """
 
     world: World
@@ -78,23 +74,37 @@ class SimProcess:
     node: str
     alive: bool = True
     frozen: bool = False
-    doing: Doing = Doing.PARKED
     mesh: "Coupling | None" = None
-    generation: int = 0
+    called: dict[int, "Coupling"] = field(default_factory=dict)
     rank: int = 0
-    fenced: int = 0
     at_step: int | None = None
     value: int = 0
     held: Held = field(default_factory=Held)
-    held_in: int = 0
-    records: list[StepRecord] = field(default_factory=list)
-    reported: int = 0
-    heard_step: int = 0
-    reporting: bool = False
-    drain: Drain | None = None
-    amendments: Amendments = ()
+    errands: int = 0
+    updating: bool = False
+    wish: do.Train | None = None
+    writes: list[do.CopyPart | do.WriteHeld] = field(default_factory=list)
+    copies: tuple[int, do.CopyPart] | None = None
     snapshots: SimSnapshots | None = None
     stalled: list[Callable[[], None]] = field(default_factory=list)
+    seat: Seat = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.world.settings
+        self.seat = Seat(
+            worker=self.name,
+            last_step=settings.steps,
+            save_every=settings.every,
+            reports=Reports(remember_s=2 * self.world.timers.lease_s),
+        )
+
+    @property
+    def generation(self) -> int:
+        return self.seat.generation
+
+    @property
+    def stance(self) -> Stance:
+        return self.seat.stance
 
     def soon(self, delay_s: float, action: Callable[[], None]) -> None:
         """Acts after a while, later if frozen by then, never if dead."""
@@ -113,54 +123,55 @@ class SimProcess:
                 self.mesh.died(self)
 
     def in_mesh(self, generation: int) -> bool:
-        return self.alive and self.generation == generation and self.doing in ACTIVE
+        """Whether it is alive and uses the groups of this generation, or may."""
+        there = self.mesh is not None and self.stance is not Stance.PARKED
+        return there and self.alive and self.generation == generation
 
     def receive(
         self, command: Form | Fence | Drain | SaveHeld, mesh: "Coupling | None" = None
     ) -> None:
         match command:
             case Form():
-                if mesh is not None and command.generation > max(self.fenced, self.generation):
-                    self._form(command, mesh)
+                if mesh is not None:
+                    self._call(command, mesh)
             case Fence():
-                self._fence(command)
+                self.hear(
+                    heard.Fenced(generation=command.generation, heard_step=command.heard_step)
+                )
             case Drain():
-                if self.generation == command.generation:
-                    self.drain, self.heard_step = command, command.heard_step
-            case SaveHeld() if self.doing is Doing.PARKED and self.at_step == command.step:
-                self._write(command.generation, command.step)
+                self.hear(
+                    heard.AskedToLeave(
+                        generation=command.generation,
+                        save=command.save,
+                        heard_step=command.heard_step,
+                    )
+                )
             case SaveHeld():
-                pass
+                self.hear(heard.AskedToSave(generation=command.generation, step=command.step))
             case _:
                 assert_never(command)
 
+    def hear(self, word: Heard) -> None:
+        for duty in self.seat.handle(word):
+            self._carry_out(duty)
+
     def formed(self, form: Form) -> None:
-        if not (self.in_mesh(form.generation) and self.doing is Doing.FORMING):
-            return
-        self.doing = Doing.RESTORING
-        event = WorkerFormed(worker=self.name, generation=self.generation, form_s=0.005)
-        self.world.post(self.node, event)
-        quick_s = self.world.between(0.005, 0.05)
-        if isinstance(form.restore, CheckpointState):
-            self.world.storage.run(self.soon, quick_s, lambda: self._restore(form))
-        else:
-            self.soon(quick_s, lambda: self._restore(form))
+        if self.in_mesh(form.generation) and self.stance is Stance.FORMING:
+            self.hear(heard.MeshFormed(generation=form.generation, form_s=0.005))
 
     def update(self, step: int, step_s: float, vote: SimVote) -> None:
         """The step's vote has passed: nothing but death keeps the update from being finished."""
-        if self.at_step != step - 1 or self.doing is not Doing.TRAINING:
-            raise InvariantError(f"{self.name} at {self.at_step} ({self.doing}) updates {step}")
-        self.doing = Doing.UPDATING
-        delay_s = self.world.between(0.0, 0.015)
-        self.soon(delay_s, lambda: self._updated(step, step_s, vote))
+        if self.at_step != step - 1 or self.stance is not Stance.TRAINING:
+            raise InvariantError(f"{self.name} at {self.at_step} ({self.stance}) updates {step}")
+        self.updating = True
+        self.soon(self.world.between(0.0, 0.015), lambda: self._updated(step, step_s, vote))
 
     def broken(self, generation: int, error: str) -> None:
-        """A collective failed: the groups are closed, the controller hears, the trainer parks."""
-        if not self.in_mesh(generation) or self.doing is Doing.UPDATING:
-            return
-        event = GroupBroken(worker=self.name, generation=generation, error=error)
-        self.world.post(self.node, event)
-        self._park(drained=False)
+        """A collective fails, if it waits in one: others that it waits for have left."""
+        waits = self.stance in WAITS_FOR_OTHERS and not self.updating
+        if self.in_mesh(generation) and waits:
+            self.errands += 1
+            self.hear(heard.MeshBroken(generation=generation, error=error))
 
     def thaw(self) -> None:
         self.frozen = False
@@ -168,49 +179,111 @@ class SimProcess:
         for action in missed:
             self.act(action)
 
-    def _form(self, form: Form, mesh: "Coupling") -> None:
-        if self.doing is not Doing.PARKED:
-            raise InvariantError(f"{self.name} is to form {form.generation} while {self.doing}")
-        self.doing, self.mesh, self.generation = Doing.FORMING, mesh, form.generation
-        self.amendments = form.amendments
-        self.rank = next(m.rank for m in form.members if m.worker == self.name)
-        self.records, self.reported, self.heard_step, self.drain = [], 0, 0, None
-        mesh.arrive(self)
+    def _call(self, form: Form, mesh: "Coupling") -> None:
+        self.called[form.generation] = mesh
+        self.hear(
+            heard.Called(
+                generation=form.generation,
+                rank=_rank(form, self.name),
+                size=len(form.members),
+                from_step=form.from_step,
+            )
+        )
 
-    def _restore(self, form: Form) -> None:
-        if not (self.in_mesh(form.generation) and self.doing is Doing.RESTORING):
-            return
-        mesh = self.mesh
+    def _carry_out(self, duty: Duty) -> None:
+        match duty:
+            case do.TellIt(event=event):
+                self.world.post(self.node, event)
+            case do.RaiseFence():
+                self._free_soon()
+            case do.NoteStable(step=step) if self.snapshots is not None:
+                self.snapshots.note_stable(step)
+            case do.KeepSnapshot(step=step) if self.snapshots is not None:
+                self.snapshots.take(step, self.value)
+            case do.NoteStable() | do.KeepSnapshot():
+                pass
+            case do.BeginSteps():
+                assert self.mesh is not None
+                self.snapshots = self.mesh.snapshots_of(self)
+            case do.WriteHeld():
+                self._write(duty)
+            case _:
+                self._begin(duty)
+
+    def _begin(self, duty: "_Lasting") -> None:
+        """What takes a while: answered once, by what becomes of it or by the fence."""
+        self.errands += 1
+        match duty:
+            case do.BuildMesh(generation=generation):
+                self.mesh = self.called[generation]
+                self.called = {g: mesh for g, mesh in self.called.items() if g > generation}
+                self.rank = _rank(self.mesh.form, self.name)
+                self.mesh.arrive(self)
+            case do.RestoreState():
+                self._restore_soon()
+            case do.Train():
+                assert self.mesh is not None
+                self.wish = duty
+                self.mesh.ready(self)
+            case do.CopyPart():
+                self.copies = (self.errands, duty)
+                self._copy_part()
+            case do.CloseGroups():
+                self._leave(duty.generation)
+            case _:
+                assert_never(duty)
+
+    def _free_soon(self) -> None:
+        """Whatever it waits for is given up; but an update is finished."""
+        self.soon(self.world.between(0.001, 0.01), partial(self._free, self.errands))
+
+    def _free(self, errand: int) -> None:
+        if errand == self.errands and not self.updating:
+            self.errands += 1
+            self.hear(heard.CutShort(generation=self.generation))
+
+    def _leave(self, generation: int) -> None:
+        mesh, self.mesh = self.mesh, None
         assert mesh is not None
+        self.snapshots, self.wish = None, None
+        mesh.left(self)
+        self.hear(heard.GroupsClosed(generation=generation, at_step=self.at_step))
+
+    def _restore_soon(self) -> None:
+        assert self.mesh is not None
+        restore = partial(self._restore, self.mesh, self.errands)
+        quick_s = self.world.between(0.005, 0.05)
+        if isinstance(self.mesh.form.restore, CheckpointState):
+            self.world.storage.run(self.soon, quick_s, restore)
+        else:
+            self.soon(quick_s, restore)
+
+    def _restore(self, mesh: "Coupling", errand: int) -> None:
+        if errand != self.errands:
+            return
+        form = mesh.form
         match form.restore:
             case FreshState():
                 self.at_step, self.value = 0, 0
             case PeerState() as peers:
-                if not self._copy(form, mesh, peers):
+                if not self._copy(mesh, peers):
                     return
             case CheckpointState(name=name):
                 saved = self.world.committed[name]
                 if not saved.readable:
-                    self._cannot_restore(form, name)
+                    self._cannot_restore(name)
                     return
                 self.at_step, self.value = saved.step, saved.value
             case _:
                 assert_never(form.restore)
         if self.at_step != form.from_step:
             raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
-        self.held, self.held_in = mesh.part_of(self), form.generation
-        self.snapshots = mesh.snapshots_of(self)
-        event = WorkerRestored(
-            worker=self.name, generation=self.generation, at_step=form.from_step, restore_s=0.01
+        self.held = mesh.part_of(self)
+        self.hear(
+            heard.StateRestored(generation=form.generation, at_step=form.from_step, restore_s=0.01)
         )
-        self.world.post(self.node, event)
-        self.doing = Doing.TRAINING
-        if form.from_step >= self.world.settings.steps:
-            self._save(leave=True)
-        else:
-            mesh.ready(self)
 
-    def _copy(self, form: Form, mesh: "Coupling", peers: PeerState) -> bool:
+    def _copy(self, mesh: "Coupling", peers: PeerState) -> bool:
         """Whether the part could be had: those who have parts of it may be gone by now."""
         step = peers.step
         value = mesh.value_at(step)
@@ -218,11 +291,11 @@ class SimProcess:
         if self.at_step == step and self.held == wanted:
             return True
         if self.world.copies_fail:
-            self._cannot_restore(form, "")
+            self._cannot_restore("")
             return False
         for slot in peers.slots:
             if self.world.vaults[slot.vault].find(slot) is None:
-                self._cannot_restore(form, slot_label(slot))
+                self._cannot_restore(slot_label(slot))
                 return False
         if not mesh.has_sources():
             self.broken(self.generation, "a source of the state is gone")
@@ -230,107 +303,53 @@ class SimProcess:
         self.at_step, self.value = step, value
         return True
 
-    def _cannot_restore(self, form: Form, name: str) -> None:
-        event = RestoreFailed(
-            worker=self.name, generation=form.generation, name=name, error="hash differs"
-        )
-        self.world.post(self.node, event)
-        self._park(drained=False)
+    def _cannot_restore(self, name: str) -> None:
+        self.hear(heard.StateMissing(generation=self.generation, name=name, error="hash differs"))
 
     def _updated(self, step: int, step_s: float, vote: SimVote) -> None:
-        self.at_step, self.value = step, value_after(self.value, step)
-        lr = rate_at(self.amendments, step)
-        self.records.append(record_of(step, lr, step_s, self.world.agenda.now_s))
-        self._report_later()
-        if self.snapshots is not None:
-            self.snapshots.note_stable(vote.stable)
-            if vote.snapshot:
-                self.snapshots.take(step, self.value)
-        settings = self.world.settings
-        last = step == settings.steps
-        if self.fenced >= self.generation:
-            self._park(drained=False)
-        elif vote.save or last or step % settings.every == 0:
-            self._save(leave=vote.leave or last)
-        else:
-            self._go_on(leave=vote.leave)
-
-    def _save(self, *, leave: bool) -> None:
-        """Writes a copy while training goes on; a mesh that was left does not stop it."""
-        assert self.at_step is not None
-        self._write(self.generation, self.at_step)
-        self._go_on(leave=leave)
-
-    def _write(self, generation: int, step: int) -> None:
-        def written() -> None:
-            self.world.written.add((generation, step, self.name))
-            files = (ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),)
-            event = FilesSaved(worker=self.name, generation=generation, step=step, files=files)
-            self.world.post(self.node, event)
-
-        self.world.storage.run(self.soon, self.world.between(0.005, 0.8), written)
-
-    def _go_on(self, *, leave: bool) -> None:
-        """Into the next step, or out of the mesh at a boundary that all members agreed on."""
-        if leave:
-            self._report_now()
-            self._park(drained=True)
-        else:
-            self._next_step()
-
-    def _next_step(self) -> None:
-        self.doing = Doing.TRAINING
         assert self.mesh is not None
-        self.mesh.ready(self)
+        self.updating = False
+        self.at_step, self.value = step, value_after(self.value, step)
+        now_s = self.world.agenda.now_s
+        record = record_of(step, rate_at(self.mesh.form.amendments, step), step_s, now_s)
+        record = replace(record, did=vote.agreed(record.did))
+        self.hear(heard.Stepped(generation=self.generation, record=record, now_s=now_s))
 
-    def _fence(self, fence: Fence) -> None:
-        self.fenced = max(self.fenced, fence.generation)
-        if fence.generation == self.generation:
-            self.heard_step = max(self.heard_step, fence.heard_step)
-        if self.in_mesh(fence.generation):
-            if self.doing is not Doing.UPDATING:
-                self.soon(self.world.between(0.001, 0.01), self._park_if_fenced)
-        elif self.generation <= fence.generation and self.doing is Doing.PARKED:
-            self._say_parked(fence.generation, drained=False)
+    def _copy_part(self) -> None:
+        """Into the memory of the write before, once that is done; the fence cuts the wait short."""
+        if self.copies is None or self.writes:
+            return
+        (errand, duty), self.copies = self.copies, None
+        if errand == self.errands:
+            self._write(duty)
+            self.hear(heard.PartCopied(generation=duty.generation))
 
-    def _park_if_fenced(self) -> None:
-        if self.doing not in (Doing.PARKED, Doing.UPDATING) and self.fenced >= self.generation:
-            self._park(drained=False)
+    def _write(self, duty: do.CopyPart | do.WriteHeld) -> None:
+        """Goes on while training does; a mesh that was left does not stop it."""
+        self.writes.append(duty)
+        if len(self.writes) == 1:
+            self._write_next()
 
-    def _park(self, *, drained: bool) -> None:
-        mesh = self.mesh
-        self.doing, self.mesh = Doing.PARKED, None
-        self._say_parked(self.generation, drained=drained)
-        if mesh is not None and not drained:
-            mesh.left(self)
+    def _write_next(self) -> None:
+        self.world.storage.run(self.soon, self.world.between(0.005, 0.8), self._written)
 
-    def _say_parked(self, generation: int, *, drained: bool) -> None:
-        own = generation == self.generation
-        event = WorkerParked(
-            worker=self.name,
-            generation=generation,
-            at_step=self.at_step,
-            drained=drained,
-            held_in=self.held_in,
-            records=tuple(r for r in self.records if own and r.step > self.heard_step),
+    def _written(self) -> None:
+        duty = self.writes.pop(0)
+        self.world.written.add((duty.generation, duty.step, self.name))
+        word = heard.FileWritten(
+            generation=duty.generation,
+            step=duty.step,
+            files=(ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),),
+            all_held=isinstance(duty, do.WriteHeld),
         )
-        self.world.post(self.node, event)
+        self.hear(word)
+        if self.writes:
+            self._write_next()
+        self._copy_part()
 
-    def _report_later(self) -> None:
-        if self.rank != 0 or self.reporting:
-            return
-        self.reporting = True
-        self.soon(self.world.between(0.1, REPORT_S), self._report)
 
-    def _report(self) -> None:
-        self.reporting = False
-        self._report_now()
+_Lasting = do.BuildMesh | do.RestoreState | do.Train | do.CopyPart | do.CloseGroups
 
-    def _report_now(self) -> None:
-        if self.rank != 0:
-            return
-        news = tuple(self.records[self.reported :])
-        self.reported = len(self.records)
-        if news:
-            event = StepsDone(worker=self.name, generation=self.generation, records=news)
-            self.world.post(self.node, event)
+
+def _rank(form: Form, worker: str) -> int:
+    return next(member.rank for member in form.members if member.worker == worker)
