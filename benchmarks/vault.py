@@ -26,17 +26,17 @@ from rows import Row, cost, report
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name
 from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.vault.shelf import Shelf
+from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.worker.preparing import engine_spec
-from remesh.actors.worker.snapshot_pace import SHARE
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.orchestrator.control.words.records import FreshState, VaultSlot
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.vault.snapshot_pace import SHARE
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.cut import held_by
@@ -268,7 +268,7 @@ def vault_process(number: int) -> Iterator[str]:
 def keep_vault(pipe: Connection, number: int) -> None:
     memory = VaultMemory(SHARED_MEMORY / folder_name(f"bench{os.getppid()}", str(number)))
     memory.open()
-    server = VaultServer.open(HOST, Shelf(memory), token=TOKEN, timers=TIMERS)
+    server = VaultServer.open(HOST, KeptShelf(memory), token=TOKEN, timers=TIMERS)
     pipe.send(server.address)
     with suppress(EOFError):  # of a benchmark that failed
         pipe.recv()

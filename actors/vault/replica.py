@@ -1,17 +1,19 @@
 """Sends a rank's snapshots on to its buddy: a vault on another node, best in another domain.
 
 One thread a lease, beside the one that seals: a buddy that is slow or dead holds up the safety of
-snapshots, never the sealing of the next one.
+snapshots, never the sealing of the next one. What goes, and in which order, is the shelf's to say.
 """
 
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remesh.actors.vault.messages import KeepCopies, NowStable, PutCopy
-from remesh.actors.vault.shelf import Claim, Sealed
-from remesh.actors.vault.wire import Line
+from remesh.actors.vault.kept_shelf import SealedSlot
+from remesh.actors.vault.messages import Granted, KeepCopies, Message, PutCopy
+from remesh.actors.vault.wire import Line, VaultError
 from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.vault.shelf_words import Claim
+from remesh.orchestrator.vault.vault_words import GenerationOver, NowStable
 from remesh.parallel.threads import heard_thread
 
 SLOWEST_BYTES_S = 10e6  # a vault that takes in less than that is of no use
@@ -26,8 +28,15 @@ class Buddy:
     timers: Timers
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    number: int
+    snapshot: SealedSlot
+
+
 class Replica:
-    """`safe` is called once a snapshot is sealed at the buddy, `lost` with why it never will be.
+    """`taken` is called once the snapshot that was sent last is sealed at the buddy, `refused` with
+    why none will be any more: without a reason, because the generation is over.
 
     Both are called by its own thread.
     """
@@ -38,33 +47,34 @@ class Replica:
         claim: Claim,
         *,
         num_slots: int,
-        safe: Callable[[int, Sealed], None],
-        lost: Callable[[str], None],
+        taken: Callable[[], None],
+        refused: Callable[[str], None],
     ) -> None:
         self._buddy = buddy
         self._claim = claim
         self._num_slots = num_slots
-        self._safe = safe
-        self._lost = lost
-        self._queue: queue.SimpleQueue[tuple[int, Sealed] | None] = queue.SimpleQueue()
+        self._taken = taken
+        self._refused = refused
+        self._queue: queue.SimpleQueue[_Copy | NowStable | None] = queue.SimpleQueue()
         self._line: Line | None = None
-        self._ended = False
         self._thread = heard_thread(self._run, name="replica", failed=self._fail)
 
     def start(self) -> None:
         self._thread.start()
 
-    def send(self, number: int, snapshot: Sealed) -> None:
-        self._queue.put((number, snapshot))
+    def send(self, number: int, snapshot: SealedSlot) -> None:
+        self._queue.put(_Copy(number, snapshot))
 
     def stable(self) -> None:
         """The buddy may forget earlier generations too."""
+        self._queue.put(NowStable())
+
+    def end(self) -> None:
+        """Nothing more will be handed over. Repeatable."""
         self._queue.put(None)
 
-    def finish(self, limit_s: float) -> None:
-        """Send what was handed over, within the limit, and end."""
-        self._ended = True
-        self._queue.put(None)
+    def join(self, limit_s: float) -> None:
+        """Wait until what was handed over is sent, for as long as the limit."""
         self._thread.join(limit_s)
         if self._line:
             self._line.close()
@@ -72,18 +82,19 @@ class Replica:
     def _run(self) -> None:
         try:
             line = self._line = self._opened()
-            while not (self._ended and self._queue.empty()):
-                self._handle(line, self._queue.get())
+            while line and (work := self._queue.get()):
+                self._handle(line, work)
         except OSError as error:
-            self._lost(f"{error}" or type(error).__name__)
+            self._refused(f"{error}" or type(error).__name__)
         finally:
             if self._line:
                 self._line.close()
 
     def _fail(self, error: Exception) -> None:
-        self._lost(f"{type(error).__name__}: {error}")
+        self._refused(f"{type(error).__name__}: {error}")
 
-    def _opened(self) -> Line:
+    def _opened(self) -> Line | None:
+        """None if the buddy takes nothing of this generation any more."""
         timers, claim = self._buddy.timers, self._claim
         line = Line.open(self._buddy.address, self._buddy.token, timers.form_s)
         asked = KeepCopies(
@@ -93,21 +104,27 @@ class Replica:
             from_step=claim.from_step,
             slots=self._num_slots,
         )
-        line.ask(asked, self._limit_s)
-        return line
+        return line if self._is_granted(line.ask(asked, self._limit_s)) else None
 
-    def _handle(self, line: Line, work: tuple[int, Sealed] | None) -> None:
-        if work is None:
-            if not self._ended:
-                line.send(NowStable())
+    def _handle(self, line: Line, work: _Copy | NowStable) -> None:
+        if isinstance(work, NowStable):
+            line.send(work)
             return
-        number, snapshot = work
-        if not snapshot.is_there:
-            return
-        put = PutCopy(slot=number, step=snapshot.step, digest=snapshot.digest)
+        snapshot = work.snapshot
+        put = PutCopy(slot=work.number, step=snapshot.kept.step, digest=snapshot.proof.digest)
         line.send(put, snapshot.memory.shard)
-        line.answer(self._limit_s)
-        self._safe(number, snapshot)
+        if self._is_granted(line.answer(self._limit_s)):
+            self._taken()
+
+    def _is_granted(self, answer: Message) -> bool:
+        match answer:
+            case Granted():
+                return True
+            case GenerationOver():
+                self._refused("")
+                return False
+            case _:
+                raise VaultError(f"the buddy says {answer}, which is no answer to a copy")
 
     @property
     def _limit_s(self) -> float:

@@ -18,7 +18,7 @@ from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.stamps import Field, Stamps, vault_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec
-from remesh.actors.vault.shelf import Shelf
+from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.orchestrator.control.words.events import Event, VaultTold, VaultUp
@@ -36,7 +36,7 @@ class VaultActor:
             SHARED_MEMORY / folder_name(spec.run, node),
             limit_bytes=spec.job.checkpoint.vault_bytes,
         )
-        self._shelf = Shelf(self._memory)
+        self._shelf = KeptShelf(self._memory)
         self._life = Life()
 
     def live(self) -> None:

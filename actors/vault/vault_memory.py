@@ -94,6 +94,14 @@ class VaultMemory:
                 error.errno, f"no room for a snapshot of {size_bytes} bytes: {error.strerror}"
             ) from None
 
+    def offer(self, memory: SlotMemory) -> None:
+        """Let a worker map it, under a name that nobody has heard of. Raises: OSError."""
+        with self._lists:
+            path = self.folder / f"{next(self._numbers)}"
+            before = memory.path
+            memory.offer(path)
+            self._made[path] = self._made.pop(before)
+
     def give_back(self, memory: SlotMemory) -> None:
         """Nobody else writes to it any more."""
         with self._lists:
@@ -107,6 +115,7 @@ class VaultMemory:
     def _trim(self) -> None:
         for memory in self._free:
             memory.path.unlink(missing_ok=True)
+            memory.close()
             del self._made[memory.path]
         self._free.clear()
 

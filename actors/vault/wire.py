@@ -13,13 +13,14 @@ import struct
 from contextlib import suppress
 from typing import Any, Self
 
-from remesh.actors.vault.messages import Message, Refused
+from remesh.actors.vault.messages import Message
 from remesh.orchestrator.control.words import codec
+from remesh.orchestrator.vault.vault_words import Refused
 from remesh.parallel.doors.addresses import parted
 from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Session, greet
 from remesh.parallel.state.bounded_json import parse
 
-WIRE_FORMAT = 1
+WIRE_FORMAT = 2
 TOKEN_BYTES = 32
 HELLO = struct.Struct("!I")  # the version of the format
 MAX_COUNT = 2**53

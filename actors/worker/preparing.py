@@ -20,7 +20,7 @@ from remesh.actors.worker.trainer import Trainer, TrainerParts
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
-from remesh.orchestrator.control.words.events import Event
+from remesh.orchestrator.control.words.events import Event, SnapshotsPaused
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.warm_up import warm_up
@@ -56,6 +56,9 @@ def build_trainer(
             snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
                 timers=spec.job.timers,
+                paused=lambda generation, why: post(
+                    SnapshotsPaused(worker=worker, generation=generation, reason=why)
+                ),
             ),
             post=post,
         )

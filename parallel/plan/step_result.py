@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+# In place of the newest step of which a rank has a snapshot that is safe:
+NEVER = 1 << 52  # of a rank that takes none, a step that no job reaches, exact as a float
+ANEW = -2  # of one that lacks what others have: all forget what is newer than the stable step
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:

@@ -16,7 +16,6 @@ from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
 MOST_NATS = 1 << 14  # a token: no model that learns has more, and 2^25 tokens of it still add up
-NEVER = 1 << 52  # a step that no job reaches, and that is exact as a float
 
 
 @dataclass(slots=True, kw_only=True)

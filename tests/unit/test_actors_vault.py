@@ -9,11 +9,12 @@ import pytest
 from control_values import held
 
 from remesh.actors.node.leftovers import folder_name, sweep
-from remesh.actors.vault.shelf import Claim, Shelf
-from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory, SlotState
+from remesh.actors.vault.kept_shelf import KeptShelf
+from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
-from remesh.actors.worker.snapshot_pace import Pace
-from remesh.parallel.plan.errors import CheckpointError
+from remesh.orchestrator.vault.shelf_words import Claim, Grant, StableSaid
+from remesh.orchestrator.vault.snapshot_pace import Pace
+from remesh.orchestrator.vault.vault_words import SlotSpoilt, SlotState
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef
@@ -31,6 +32,9 @@ def memory(tmp_path):
 
 def test_a_slot_is_one_memory_for_two_processes(memory):
     slot = memory.take(SIZE_BYTES)
+    with pytest.raises(BlockingIOError):  # it is offered to nobody yet
+        SlotMemory.open(slot.path)
+    memory.offer(slot)
     other = SlotMemory.open(slot.path)
     other.state, other.step = SlotState.COPIED, 7
     other.shard[:3] = b"abc"
@@ -99,100 +103,152 @@ def test_what_a_dead_vault_has_left_is_removed_and_a_living_ones_is_not(tmp_path
     assert not folder.exists()
 
 
-def claim(generation, rank=0, from_step=0, **more):
-    start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
-    part = held(rank, dp=2, shard_size=2)
-    made = Claim(
-        generation=generation, held=part, size_bytes=header.size_bytes, from_step=from_step, **more
-    )
-    return made, start
-
-
 PART = whole("w", (100,), "float32")
 
 
-def fill(shelf, lease, number, step):
-    slot = lease.slots[number]
-    start = claim(lease.claim.generation)[1]
-    slot.state, slot.step = SlotState.WRITING, step
-    slot.shard[: len(start)] = start
-    slot.shard[len(start) :] = bytes([step]) * (len(slot.shard) - len(start))
-    slot.state = SlotState.COPIED
-    return shelf.seal(lease, number)
+class Tenant:
+    """Has the slots of a lease mapped, as a worker would, and keeps what it is told."""
+
+    def __init__(self, shelf, generation, from_step=0, **more):
+        self.heard = []
+        self.slots = []
+        self.start, header = lay_out(CheckpointRef(step=2**40, generation=generation), [PART])
+        asked = Claim(
+            generation=generation,
+            held=HELD,
+            size_bytes=header.size_bytes,
+            from_step=from_step,
+            **more,
+        )
+        self.shelf = shelf
+        self.lease = shelf.claim(asked, self)
+
+    def hear(self, do):
+        self.heard.append(do)
+        if isinstance(do, Grant):
+            self.paths = [self.shelf.memory_of(slot).path for slot in do.slots]
+            self.slots = [SlotMemory.open(path) for path in self.paths]
+
+    def write(self, number, step):
+        slot = self.slots[number]
+        slot.state, slot.step = SlotState.WRITING, step
+        slot.shard[: len(self.start)] = self.start
+        slot.shard[len(self.start) :] = bytes([step]) * (len(slot.shard) - len(self.start))
+        slot.state = SlotState.COPIED
+
+    def copy(self, number, step):
+        self.write(number, step)
+        self.shelf.copied(self.lease, number)
+
+    def leave(self):
+        for slot in self.slots:
+            slot.close()
+        self.shelf.hang_up(self.lease)
 
 
-def steps(shelf, generation=0):
-    return sorted((one.generation, one.step) for one in shelf.told(generation, 0.0))
+HELD = held(0, dp=2, shard_size=2)
+OVER = 100  # a generation after all of these
 
 
-def test_a_sealed_slot_counts_until_it_is_written_over(memory):
-    shelf = Shelf(memory)
-    lease = shelf.lease(claim(1)[0])
-    fill(shelf, lease, 0, 4)
-    fill(shelf, lease, 1, 5)
-    assert steps(shelf) == [(1, 4), (1, 5)]
-    lease.slots[0].state = SlotState.WRITING
-    assert steps(shelf) == [(1, 5)]
-    found = shelf.find(1, 5, lease.claim.held)
-    assert found.is_there
-    assert shelf.find(1, 4, lease.claim.held) is None
-    assert shelf.find(2, 5, lease.claim.held) is None
+def told(shelf, generation=OVER, limit_s=0.0):
+    return sorted((one.generation, one.step) for one in shelf.told(generation, limit_s))
+
+
+def read(shelf, generation, step):
+    found = shelf.find(generation, step, HELD)
+    return None if found is None else bytes(found.memory.shard[found.proof.start_bytes :])
+
+
+def test_what_a_worker_has_left_is_told_and_read_from_where_it_lies(memory):
+    shelf = KeptShelf(memory)
+    tenant = Tenant(shelf, 1)
+    tenant.copy(0, 4)
+    tenant.copy(1, 5)
+    tenant.slots[0].state = SlotState.WRITING
+    tenant.leave()
+    used = memory.used_bytes
+    assert told(shelf) == [(1, 5)]
+    assert memory.used_bytes == used
+    assert read(shelf, 1, 5) == bytes([5]) * 400
+    assert read(shelf, 1, 4) is None
+    assert read(shelf, 2, 5) is None
 
 
 def test_what_is_no_snapshot_is_not_sealed(memory):
-    shelf = Shelf(memory)
-    lease = shelf.lease(claim(1)[0])
-    lease.slots[0].state = SlotState.COPIED
-    with pytest.raises(CheckpointError):
-        shelf.seal(lease, 0)
-    shelf.end(lease)
-    assert list(shelf.seal_copied(lease)) == []
-    assert steps(shelf) == []
+    shelf = KeptShelf(memory)
+    tenant = Tenant(shelf, 1)
+    tenant.slots[0].state = SlotState.COPIED
+    shelf.copied(tenant.lease, 0)
+    assert isinstance(tenant.heard[-1].word, SlotSpoilt)
+    tenant.slots[1].state = SlotState.COPIED
+    tenant.leave()
+    assert told(shelf) == []
 
 
-def test_earlier_generations_stay_until_a_later_one_is_stable(memory):
-    shelf = Shelf(memory)
-    first = shelf.lease(claim(1)[0])
-    for number, step in enumerate((3, 4, 5)):
-        fill(shelf, first, number, step)
-    shelf.end(first)
-    second = shelf.lease(claim(2, from_step=4)[0])
-    assert steps(shelf) == [(1, 3), (1, 4)]
-    fill(shelf, second, 0, 5)
-    assert steps(shelf) == [(1, 3), (1, 4), (2, 5)]
-    shelf.stable(2)
-    assert steps(shelf) == [(2, 5)]
-    assert memory.used_bytes == 3 * (second.slots[0].size_bytes + CONTROL_BYTES)
+def test_a_slot_that_a_process_may_have_mapped_is_not_handed_on(memory):
+    """M33: whatever has become of its line. The lock is the proof."""
+    shelf = KeptShelf(memory)
+    zombie = Tenant(shelf, 1)
+    zombie.copy(0, 3)
+    shelf.hang_up(zombie.lease)
+    other = Tenant(shelf, 2, from_step=2)
+    shelf.say(StableSaid(lease=other.lease))
+    inodes = {path.stat().st_ino for path in zombie.paths}
+    assert not inodes & {path.stat().st_ino for path in other.paths}
+    for slot in zombie.slots:
+        slot.close()
+    third = Tenant(shelf, 3, from_step=2)
+    assert {path.stat().st_ino for path in third.paths} == inodes
 
 
-def test_a_slot_whose_mapper_may_live_is_not_handed_on(memory):
-    shelf = Shelf(memory)
-    zombie = shelf.lease(claim(1)[0])
-    fill(shelf, zombie, 0, 3)
-    other = shelf.lease(claim(2, from_step=2)[0])
-    shelf.stable(2)
-    paths = {slot.path for slot in zombie.slots}
-    assert not paths & {slot.path for slot in other.slots}
-    shelf.end(zombie)
-    third = shelf.lease(claim(3)[0])
-    assert {slot.path for slot in third.slots} == paths
+def test_a_slot_that_was_not_mapped_in_time_cannot_be_any_more(memory):
+    """A worker that was frozen as it was about to map it finds another one's slot under no name."""
+    shelf = KeptShelf(memory)
+    late = Tenant(shelf, 1)
+    for slot in late.slots:
+        slot.close()
+    assert told(shelf, 1) == []
+    with pytest.raises(BlockingIOError):
+        SlotMemory.open(late.paths[0])
+    shelf.hang_up(late.lease)
+    other = Tenant(shelf, 2)
+    with pytest.raises(FileNotFoundError):
+        SlotMemory.open(late.paths[0])
+    assert other.slots
 
 
-def test_what_was_told_of_is_not_written_to_any_more(memory):
-    shelf = Shelf(memory)
-    lease = shelf.lease(claim(3, guest=True)[0])
-    fill(shelf, lease, 0, 7)
-    assert shelf.may_write(lease)
-    assert steps(shelf, 4) == [(3, 7)]
-    assert not shelf.may_write(lease)
-    shelf.end(lease)
-    shelf.stable(4)
-    assert steps(shelf, 4) == [(3, 7)]
-    with pytest.raises(NoRoomError, match="over"):
-        shelf.lease(claim(4)[0])
-    assert shelf.may_write(shelf.lease(claim(5, from_step=7, guest=True)[0]))
-    shelf.stable(5)
-    assert steps(shelf, 4) == []
+def test_a_snapshot_that_a_zombie_has_mapped_is_told_of_as_a_copy(memory):
+    shelf = KeptShelf(memory)
+    zombie = Tenant(shelf, 1)
+    zombie.copy(0, 3)
+    zombie.copy(1, 4)
+    assert told(shelf, 1) == [(1, 3), (1, 4)]
+    for number, step in ((0, 7), (1, 8), (2, 9)):
+        zombie.write(number, step)
+        shelf.copied(zombie.lease, number)
+    assert told(shelf, 1) == [(1, 3), (1, 4)]
+    assert read(shelf, 1, 3) == bytes([3]) * 400
+    assert read(shelf, 1, 4) == bytes([4]) * 400
+
+
+def test_a_copy_of_what_a_zombie_has_changed_before_is_not_told_of(memory):
+    shelf = KeptShelf(memory)
+    zombie = Tenant(shelf, 1)
+    zombie.copy(0, 3)
+    zombie.copy(1, 4)
+    zombie.slots[0].shard[-1] ^= 1
+    assert told(shelf, 1) == [(1, 4)]
+
+
+def test_without_room_for_a_copy_it_is_not_told_of(tmp_path):
+    memory = VaultMemory(tmp_path / "small", limit_bytes=3 * (CONTROL_BYTES + SIZE_BYTES))
+    memory.open()
+    shelf = KeptShelf(memory)
+    zombie = Tenant(shelf, 1)
+    zombie.copy(0, 3)
+    memory._limit_bytes = memory.used_bytes
+    assert told(shelf, 1) == []
+    memory.close()
 
 
 def drive(pace, *, steps, copy_s, busy_s):

@@ -11,23 +11,25 @@ from hypothesis import strategies as st
 from test_codec import drawn, quietly
 from waiting import PATIENCE_S
 
+from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.messages import (
     KeepCopies,
-    LeaseSlots,
     Message,
-    NowStable,
     PutCopy,
     ReadHeader,
-    Refused,
-    SealSlot,
-    SlotsLeased,
 )
-from remesh.actors.vault.shelf import Shelf
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.wire import HELLO, MAX_MESSAGE_BYTES, Line, VaultError
 from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.vault.vault_words import (
+    LeaseSlots,
+    NowStable,
+    Refused,
+    SealSlot,
+    SlotsLeased,
+)
 from remesh.parallel.doors.addresses import parted
 from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Seal, Session, StrangerError, greet
 from remesh.parallel.plan.cut import held_by
@@ -119,7 +121,7 @@ def vault(tmp_path):
     memory = VaultMemory(tmp_path / "vault")
     memory.open()
     timers = Timers(patience_s=0.2)
-    server = VaultServer.open("127.0.0.1", Shelf(memory), token=TOKEN, timers=timers)
+    server = VaultServer.open("127.0.0.1", KeptShelf(memory), token=TOKEN, timers=timers)
     yield server
     server.close()
     memory.close()
@@ -130,7 +132,7 @@ def test_a_vault_refuses_who_talks_in_another_format_and_says_both(vault):
     session = greet(connection, TOKEN.encode())
     with closing(Line(connection, session, PATIENCE_S)) as line:
         line.send_bytes(HELLO.pack(7))
-        with pytest.raises(VaultError, match="in format 1, and this one was addressed in format 7"):
+        with pytest.raises(VaultError, match="in format 2, and this one was addressed in format 7"):
             line.ask(LEASE, PATIENCE_S)
         with pytest.raises(EOFError):
             line.receive(PATIENCE_S)

@@ -340,3 +340,28 @@ def huge():
 def test_one_part_in_a_hundred_thousand_slots_is_found(huge):
     decision = decide_restore(*huge)
     assert [(one.held.tensor, one.held.shard) for one in decision.restore.slots] == [(0, 0)]
+
+
+def pause(drive, worker, reason):
+    paused = ev.SnapshotsPaused(
+        worker=worker, generation=drive.state.last_generation, reason=reason
+    )
+    return [command.text for command in of(cmd.Announce, drive.do(paused))]
+
+
+def test_why_there_are_no_snapshots_is_announced_once_a_generation():
+    drive = sharded()
+    (said,) = pause(drive, "worker-1", "there is no room")
+    assert "worker-1 says that there is no room" in said
+    assert pause(drive, "worker-2", "there is no room") == []
+    assert len(pause(drive, "worker-2", "it is gone")) == 1
+    assert len(pause(drive, "worker-2", "it is gone again")) == 1
+    assert pause(drive, "worker-0", "something else") == []
+    drive.lose("worker-3")
+    for node in ("b", "head"):
+        tell(drive, node, *everything(node, 10))
+    drive.park(10)
+    drive.ready()
+    drive.train()
+    assert drive.state.last_generation == 2
+    assert len(pause(drive, "worker-1", "there is no room")) == 1

@@ -44,6 +44,7 @@ def test_an_event_about_a_generation_says_whose_word_counts():
 
 VALUES = {
     "error": "it broke",
+    "reason": "there is no room",
     "at_step": 9,
     "drained": True,
     "records": records(12, 14, 1.0),

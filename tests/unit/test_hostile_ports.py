@@ -17,7 +17,7 @@ import pytest
 
 from remesh.actors.run.contact import Contact, ask
 from remesh.actors.serving.status_server import StatusServer
-from remesh.actors.vault.shelf import Shelf
+from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
@@ -53,7 +53,7 @@ class StorePort:
 class VaultPort:
     def __init__(self, folder, limit_s):
         timers = Timers(patience_s=limit_s / 10)
-        shelf = Shelf(VaultMemory(folder))
+        shelf = KeptShelf(VaultMemory(folder))
         self.server = VaultServer.open(HOST, shelf, token=TOKEN, timers=timers)
         self.address = self.server.address
         self.port = int(self.address.rpartition(":")[2])

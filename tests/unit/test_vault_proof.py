@@ -7,15 +7,17 @@ from contextlib import closing, suppress
 
 import pytest
 
+from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.replica import Buddy, Replica
-from remesh.actors.vault.shelf import Claim, Shelf
-from remesh.actors.vault.slot_memory import SlotState
+from remesh.actors.vault.slot_memory import SlotMemory
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
 from remesh.actors.vault.wire import VaultError
 from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.vault.shelf_words import Claim
+from remesh.orchestrator.vault.vault_words import SlotState
 from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
@@ -30,26 +32,35 @@ HELD = held_by(Layout(dp=2), 2, 0)
 SLOT = VaultSlot(vault="node", held=HELD, generation=1, step=4)
 
 
+class Tenant:
+    """Keeps what it was granted."""
+
+    def hear(self, do):
+        self.slots = do.slots
+
+
 class ProvenVault:
     """A vault with one sealed snapshot."""
 
     def __init__(self, folder):
         memory = VaultMemory(folder)
         memory.open()
-        shelf = Shelf(memory)
+        shelf = KeptShelf(memory)
         start, header = lay_out(
             CheckpointRef(step=2**40, generation=1), [whole("w", (5000,), "float32")]
         )
         claim = Claim(generation=1, held=HELD, size_bytes=header.size_bytes, from_step=0)
         self.claim = claim
-        lease = shelf.lease(claim)
-        slot = lease.slots[0]
+        tenant = Tenant()
+        lease = shelf.claim(claim, tenant)
+        slot = SlotMemory.open(shelf.memory_of(tenant.slots[0]).path)
         slot.state, slot.step = SlotState.WRITING, 4
         slot.shard[: len(start)] = start
         slot.shard[len(start) :] = os.urandom(len(slot.shard) - len(start))
         slot.state = SlotState.COPIED
-        self.sealed = shelf.seal(lease, 0)
-        self.bytes = bytes(slot.shard)
+        slot.close()
+        shelf.hang_up(lease)
+        self.bytes = bytes(shelf.memory_of(tenant.slots[0]).shard)
         self.memory = memory
         self.server = VaultServer.open(HOST, shelf, token=TOKEN, timers=TIMERS)
         self.address = self.server.address
@@ -179,8 +190,8 @@ def test_an_address_that_is_none_is_told_to_the_worker(vault):
             Buddy(address=nonsense, token=TOKEN, timers=TIMERS),
             vault.claim,
             num_slots=3,
-            safe=lambda *_: None,
-            lost=said.append,
+            taken=lambda: None,
+            refused=said.append,
         )
         replica.start()
         replica._thread.join(4)
@@ -190,7 +201,7 @@ def test_an_address_that_is_none_is_told_to_the_worker(vault):
 
 def test_a_vault_listens_on_an_address_of_either_kind(tmp_path):
     """parallel A11"""
-    server = VaultServer.open("::1", Shelf(VaultMemory(tmp_path)), token=TOKEN, timers=TIMERS)
+    server = VaultServer.open("::1", KeptShelf(VaultMemory(tmp_path)), token=TOKEN, timers=TIMERS)
     with pytest.raises(VaultError, match="no snapshot of generation 1 at step 4"):
         read(server.address)
     server.close()

@@ -19,7 +19,8 @@ class Vaults:
     of the generation `asked_in`, 0 once the next mesh forms.
 
     `awaited` are those whose answer is waited for, `mute` those that did not answer the last time.
-    `bad` are the labels of slots that could not be read.
+    `bad` are the labels of slots that could not be read. `paused` has the reasons for which ranks
+    of the mesh in being take no snapshots.
     """
 
     addresses: dict[str, str] = field(default_factory=dict)
@@ -28,6 +29,7 @@ class Vaults:
     mute: set[str] = field(default_factory=set)
     told: dict[str, tuple[VaultSlot, ...]] = field(default_factory=dict)
     bad: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
 
     def up(self, node: str, address: str) -> None:
         """A vault at another address than before is a new one, and empty."""
@@ -70,6 +72,7 @@ class Vaults:
         self.asked_in = 0
         self.told.clear()
         self.awaited.clear()
+        self.paused.clear()
 
     def slots(self, lineage: Lineage, heard_step: Callable[[int], int]) -> Iterator[VaultSlot]:
         """What was told, less what cannot be read or is of an abandoned timeline.

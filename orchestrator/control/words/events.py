@@ -95,6 +95,15 @@ class VaultTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotsPaused:
+    """A rank takes no snapshots for a while, and so none does; it tries again by itself."""
+
+    worker: str
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady:
     """A worker's process is warm and can join the next generation.
 
@@ -324,6 +333,7 @@ Event = (
     | VaultUp
     | VaultLost
     | VaultTold
+    | SnapshotsPaused
     | WorkerReady
     | WorkerLost
     | WorkerFrozen

@@ -10,7 +10,7 @@ from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import is_whole
 from remesh.orchestrator.sim.shells.process import SimProcess, SimVote
-from remesh.orchestrator.sim.shells.snapshots import SimSnapshots, open_snapshots
+from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots, open_snapshots
 from remesh.orchestrator.sim.shells.world import World
 from remesh.orchestrator.worker.seat import Stance
 from remesh.parallel.plan.cut import Held

@@ -12,7 +12,7 @@ from remesh.orchestrator.control.words.commands import Drain, Fence, Form, SaveH
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, PeerState
 from remesh.orchestrator.control.words.recovery import slot_label
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
-from remesh.orchestrator.sim.shells.snapshots import SimSnapshots
+from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots
 from remesh.orchestrator.sim.shells.world import World, rate_at, record_of, value_after
 from remesh.orchestrator.worker import duties as do
 from remesh.orchestrator.worker import heard

@@ -1,0 +1,377 @@
+"""Whose slots a vault keeps, which of them are sealed, and when they may be used again. Pure.
+
+A rank has three slots a generation: the newest stable one, the newest sealed one, and one to write
+to. Those of earlier generations stay until a snapshot of a newer one is stable, since nobody but
+the controller knows which of them the state can be put together from; those of steps that a newer
+generation has abandoned go as soon as it begins.
+
+**No mapper reaches what was told.** A worker writes its snapshots into shared memory, and one that
+was frozen before a fence may go on to write there at any time after it. So a vault answers the
+controller only with slots that nobody has mapped: it waits until the mapper has let go, which is
+proven by a lock that the kernel drops with the process, and copies what is still mapped after the
+limit to memory of its own, proves the copy, and tells of that. For the same reason a slot whose
+mapper may live is never handed on. What lost: to find stale bytes by their hash when they are read,
+since the snapshot is lost then; to copy every snapshot as it is sealed, which costs each step what
+only a zombie needs; to take the memory away from under the mapper, which kills a healthy worker
+that parks a little late.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from remesh.orchestrator.vault import shelf_words as sw
+from remesh.orchestrator.vault.lease import NOWHERE, Lease, LeasedSlot
+from remesh.orchestrator.vault.vault_words import (
+    LeftAlone,
+    SlotSafe,
+    SlotSealed,
+    SlotSpoilt,
+    SlotState,
+    ToRank,
+)
+from remesh.parallel.plan.cut import Held
+
+NUM_SLOTS = 3
+
+
+class Shelf:
+    """The leases of a vault. `handle` is the only mutator."""
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        self.asked_in = -1
+        self.anchor = -1
+        self._questions: list[int] = []
+        self._waited = False
+        self._out: list[sw.ShelfDo] = []
+
+    def handle(self, word: sw.ShelfWord) -> list[sw.ShelfDo]:
+        """What is to be done now, in this order. A word about what is over changes nothing."""
+        self._out = []
+        self._heed(word)
+        if self._questions and not self._is_waiting():
+            self._tell()
+        return self._out
+
+    def kept(self, generation: int) -> tuple[sw.KeptSlot, ...]:
+        """What is sealed of this generation and those before it, and cannot change any more."""
+        return tuple(
+            one
+            for lease in self.leases.values()
+            if lease.generation <= generation
+            for one in lease.kept()
+        )
+
+    def find(self, generation: int, step: int, held: Held) -> sw.KeptSlot | None:
+        for one in self.kept(generation):
+            if (one.generation, one.step, one.held) == (generation, step, held):
+                return one
+        return None
+
+    def is_over(self, generation: int) -> bool:
+        """Whether slots of this generation must not change any more: they have been asked for."""
+        return generation <= self.asked_in
+
+    def watched(self) -> list[int]:
+        """The leases whose mappers may live although nobody counts on them."""
+        return [
+            number
+            for number, lease in self.leases.items()
+            if lease.mapped and (lease.hung_up or self.is_over(lease.generation))
+        ]
+
+    def _heed(self, word: sw.ShelfWord) -> None:
+        if isinstance(word, sw.Claimed):
+            self._claim(word.lease, word.claim)
+        elif isinstance(word, sw.VaultAsked):
+            self._ask(word.generation)
+        elif isinstance(word, sw.WaitedEnough):
+            self._wait_no_more()
+        elif word.lease in self.leases:
+            _HEEDED[type(word)](self, self.leases[word.lease], word)
+            self._tidy(word.lease)
+        else:
+            self._turn_away(word)
+
+    def _turn_away(self, word: sw.OfLease) -> None:
+        """Of a lease that is no more: what it brings goes, and who waits is told."""
+        if isinstance(word, sw.RoomGiven):
+            self._out.append(sw.FreeSlots(slots=word.slots))
+        elif isinstance(word, sw.Rescued) and word.slot is not None:
+            self._out.append(sw.FreeSlots(slots=(word.slot,)))
+        elif isinstance(word, sw.HungUp):
+            self._out.append(sw.EndCopies(lease=word.lease))
+        elif isinstance(word, (sw.PutOffered, sw.PutArrived)):
+            self._out.append(sw.RefusePut(lease=word.lease))
+
+    # Leases and room.
+
+    def _claim(self, number: int, claim: sw.Claim) -> None:
+        if self.is_over(claim.generation) or number in self.leases:
+            self._out.append(sw.Refuse(lease=number, reason=""))
+            return
+        for older, lease in list(self.leases.items()):
+            if lease.generation < claim.generation:
+                lease.abandon(claim.from_step)
+                self._tidy(older)
+        self.leases[number] = Lease(claim=claim)
+        self._make_room(number, claim, NUM_SLOTS)
+
+    def _make_room(self, number: int, claim: sw.Claim, count: int) -> None:
+        self._out.append(sw.MakeRoom(lease=number, count=count, size_bytes=claim.size_bytes))
+
+    def _take_room(self, lease: Lease, given: sw.RoomGiven) -> None:
+        number, claim = given.lease, lease.claim
+        lease.places += [LeasedSlot(slot=slot) for slot in given.slots]
+        missing = NUM_SLOTS - len(lease.places)
+        if lease.hung_up or self.is_over(lease.generation):
+            self._refuse(number, lease, "")
+            return
+        if given.lack and missing:
+            if self._do_without_one(claim):
+                self._make_room(number, claim, missing)
+                return
+            if len(lease.places) < claim.least_slots:
+                self._refuse(number, lease, given.lack)
+                return
+        lease.granted, lease.mapped = True, not claim.guest
+        lease.copied = claim.copied
+        slots = tuple(place.slot for place in lease.places)
+        self._out.append(sw.Grant(lease=number, slots=slots))
+
+    def _refuse(self, number: int, lease: Lease, reason: str) -> None:
+        del self.leases[number]
+        slots = tuple(place.slot for place in lease.places)
+        self._out += [sw.FreeSlots(slots=slots), sw.Refuse(lease=number, reason=reason)]
+
+    def _do_without_one(self, claim: sw.Claim) -> bool:
+        """Free the oldest generation that never had anything stable, if there is one."""
+        for number, lease in self.leases.items():
+            spare = 0 <= self.anchor < lease.generation < claim.generation
+            if spare and lease.is_left:
+                lease.give_up()
+                self._tidy(number)
+                return True
+        return False
+
+    def _tidy(self, number: int) -> None:
+        """Give back what no mapper has and nobody needs."""
+        lease = self.leases.get(number)
+        if lease is None or not lease.is_left:
+            return
+        freed = lease.take_back()
+        if freed:
+            self._out.append(sw.FreeSlots(slots=freed))
+        if all(place.slot == NOWHERE for place in lease.places):
+            del self.leases[number]
+            if lease.copied:
+                self._out.append(sw.EndCopies(lease=number))
+
+    # What the rank of the lease says.
+
+    def _may_change(self, lease: Lease) -> bool:
+        return lease.is_open and not lease.unneeded and not self.is_over(lease.generation)
+
+    def _seal(self, lease: Lease, word: sw.CopiedWhole) -> None:
+        place = lease.at(word.number)
+        if self._may_change(lease) and place is not None and not place.proving:
+            self._prove(word.lease, word.number, place, word.step)
+
+    def _prove(self, lease: int, number: int, place: LeasedSlot, step: int) -> None:
+        place.state, place.step, place.proving = SlotState.COPIED, step, True
+        received = self.leases[lease].claim.guest
+        self._out.append(
+            sw.Prove(lease=lease, number=number, slot=place.slot, step=step, received=received)
+        )
+
+    def _proved(self, lease: Lease, word: sw.Proved) -> None:
+        place = lease.at(word.number)
+        if place is None or not place.proving or place.step != word.step:
+            return
+        place.proving = False
+        late = lease.unneeded or lease.rescued or word.step > lease.up_to
+        if word.error or late:
+            place.drop()
+        else:
+            place.state = SlotState.SEALED
+        if lease.claim.guest:
+            over = "it is not needed any more" if late else ""
+            self._out.append(sw.AnswerPut(lease=word.lease, error=word.error or over))
+        elif word.error:
+            self._tell_rank(word.lease, SlotSpoilt(slot=word.number, error=word.error))
+        elif not late:
+            self._tell_rank(word.lease, SlotSealed(slot=word.number, step=word.step))
+            self._send_on(word.lease, lease, (word.number, word.step))
+
+    def _tell_rank(self, number: int, word: ToRank) -> None:
+        if self.leases[number].is_open:
+            self._out.append(sw.TellRank(lease=number, word=word))
+
+    def _stable(self, lease: Lease, word: sw.StableSaid) -> None:
+        """Earlier generations are not needed any more.
+
+        Unless they have been told of meanwhile: then they stay for the next generation.
+        """
+        generation = lease.generation
+        if self.is_over(generation):
+            return
+        self.anchor = max(self.anchor, generation)
+        for older, other in list(self.leases.items()):
+            if self._is_old(other, generation):
+                other.give_up()
+                self._tidy(older)
+        self._out.append(sw.TrimFree())
+        if lease.copied:
+            self._out.append(sw.SendStable(lease=word.lease))
+
+    def _is_old(self, lease: Lease, generation: int) -> bool:
+        """Of a generation before, or of a rank that has begun anew in this one."""
+        if lease.generation == generation and not lease.is_open and lease.granted:
+            others = (one for one in self.leases.values() if one is not lease)
+            return any(one.is_open and one.claim == lease.claim for one in others)
+        return lease.generation < generation
+
+    def _hung_up(self, lease: Lease, word: sw.HungUp) -> None:
+        lease.hung_up = True
+        if lease.mapped:
+            self._out.append(sw.WatchMapper(lease=word.lease))
+        elif not lease.queue:
+            self._out.append(sw.EndCopies(lease=word.lease))
+
+    def _let_go(self, lease: Lease, word: sw.LetGo) -> None:
+        """Seal what the mapper had copied whole; what it had begun to write is nothing."""
+        if not lease.mapped:
+            return
+        lease.mapped = False
+        if lease.rescued:
+            return
+        for index, (place, said) in enumerate(zip(lease.places, word.words, strict=True)):
+            if place.proving:
+                continue
+            if said.state is SlotState.COPIED and not lease.unneeded and said.step <= lease.up_to:
+                self._prove(word.lease, index, place, said.step)
+            elif said.state is not SlotState.SEALED or not lease.is_there(index, said.step):
+                place.drop()
+
+    # Copies that go to the buddy.
+
+    def _send_on(self, number: int, lease: Lease, snapshot: tuple[int, int]) -> None:
+        if lease.copied:
+            lease.queue.append(snapshot)
+            if len(lease.queue) == 1:
+                self._send_next(number, lease)
+
+    def _send_next(self, number: int, lease: Lease) -> None:
+        """One after the other, in the order in which they were sealed: what is safe has no gaps."""
+        while lease.queue:
+            index, step = lease.queue[0]
+            if lease.is_there(index, step):
+                slot = lease.places[index].slot
+                self._out.append(sw.SendCopy(lease=number, number=index, slot=slot, step=step))
+                return
+            lease.queue.pop(0)
+        if lease.hung_up:
+            self._out.append(sw.EndCopies(lease=number))
+
+    def _copy_taken(self, lease: Lease, word: sw.CopyTaken) -> None:
+        if lease.queue:
+            index, step = lease.queue.pop(0)
+            self._tell_rank(word.lease, SlotSafe(slot=index, step=step))
+            self._send_next(word.lease, lease)
+
+    def _copies_refused(self, lease: Lease, word: sw.CopiesRefused) -> None:
+        if lease.copied:
+            lease.copied = False
+            lease.queue.clear()
+            if word.error:
+                self._tell_rank(word.lease, LeftAlone(error=word.error))
+            self._out.append(sw.EndCopies(lease=word.lease))
+
+    # Copies that come from the vault whose buddy this one is.
+
+    def _take_in(self, lease: Lease, put: sw.PutOffered) -> None:
+        place = lease.at(put.number)
+        free = place is not None and place.state is not SlotState.WRITING and not place.proving
+        if place is None or not free or not lease.claim.guest or not self._may_change(lease):
+            self._out.append(sw.RefusePut(lease=put.lease))
+            return
+        place.state, place.step = SlotState.WRITING, put.step
+        self._out.append(
+            sw.TakeIn(lease=put.lease, number=put.number, slot=place.slot, step=put.step)
+        )
+
+    def _arrived(self, lease: Lease, put: sw.PutArrived) -> None:
+        place = lease.at(put.number)
+        if place is None or place.state is not SlotState.WRITING or not self._may_change(lease):
+            self._out.append(sw.RefusePut(lease=put.lease))
+        else:
+            self._prove(put.lease, put.number, place, place.step)
+
+    # What the controller asks.
+
+    def _ask(self, generation: int) -> None:
+        self.asked_in = max(self.asked_in, generation)
+        self._questions.append(generation)
+        for number in self.watched():
+            if not self.leases[number].rescued:
+                self._out.append(sw.WatchMapper(lease=number))
+
+    def _wait_no_more(self) -> None:
+        """Copies take the place of what a mapper may still write to."""
+        if not self._questions:
+            return
+        self._waited = True
+        for number, lease in self.leases.items():
+            if lease.mapped and not lease.rescued and self.is_over(lease.generation):
+                self._rescue(number, lease)
+
+    def _rescue(self, number: int, lease: Lease) -> None:
+        lease.rescued = True
+        lease.haunted = {place.slot for place in lease.places}
+        lease.queue.clear()
+        for index, place in enumerate(lease.places):
+            if place.state is SlotState.SEALED:
+                lease.rescuing.add(index)
+                self._out.append(
+                    sw.RescueSlot(lease=number, number=index, slot=place.slot, step=place.step)
+                )
+
+    def _rescued(self, lease: Lease, word: sw.Rescued) -> None:
+        place = lease.at(word.number)
+        if place is None or word.number not in lease.rescuing:
+            if word.slot is not None:
+                self._out.append(sw.FreeSlots(slots=(word.slot,)))
+            return
+        lease.rescuing.discard(word.number)
+        if word.slot is None:
+            place.drop()
+        else:
+            place.slot = word.slot
+
+    def _is_waiting(self) -> bool:
+        """Whether somebody has not let go yet, or a snapshot is being sealed, of what is asked."""
+        asked = [lease for lease in self.leases.values() if self.is_over(lease.generation)]
+        if self._waited:
+            return any(lease.rescuing for lease in asked)
+        held = any(lease.mapped and not lease.rescued for lease in asked)
+        return held or any(lease.is_at_work for lease in asked)
+
+    def _tell(self) -> None:
+        for generation in self._questions:
+            self._out.append(sw.TellSlots(generation=generation, slots=self.kept(self.asked_in)))
+        self._questions, self._waited = [], False
+
+
+_HEEDED: Mapping[type[Any], Callable[[Shelf, Lease, Any], None]] = {
+    sw.RoomGiven: Shelf._take_room,  # noqa: SLF001 - the table of its own methods
+    sw.CopiedWhole: Shelf._seal,  # noqa: SLF001
+    sw.PutOffered: Shelf._take_in,  # noqa: SLF001
+    sw.PutArrived: Shelf._arrived,  # noqa: SLF001
+    sw.Proved: Shelf._proved,  # noqa: SLF001
+    sw.CopyTaken: Shelf._copy_taken,  # noqa: SLF001
+    sw.CopiesRefused: Shelf._copies_refused,  # noqa: SLF001
+    sw.StableSaid: Shelf._stable,  # noqa: SLF001
+    sw.HungUp: Shelf._hung_up,  # noqa: SLF001
+    sw.LetGo: Shelf._let_go,  # noqa: SLF001
+    sw.Rescued: Shelf._rescued,  # noqa: SLF001
+}
