@@ -13,16 +13,20 @@ from remesh.orchestrator.control.moves.turn import Turn, amendments_of
 from remesh.orchestrator.control.words.commands import Command
 from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.control.words.phases import ENDED
+from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.job.amendments import Amendments
 
 
 class Controller:
-    """Holds the state of one run. Events may be handled before `start`, which lets it act."""
+    """Holds the state of one run. Events may be handled before `start`, which lets it act.
+
+    `moves` are those of the newest event, from phase to phase, for those who watch it.
+    """
 
     def __init__(self, options: Options, state: State | None = None) -> None:
         self.options = options
         self.state = State() if state is None else state
+        self.moves: list[tuple[Phase, Phase]] = []
 
     def start(self, now_s: float) -> list[Command]:
         """The same as handling RunStarted, which the journal has to hold."""
@@ -36,6 +40,7 @@ class Controller:
             end_if_nothing_is_learned(turn)
             settle_nodes(turn)
             refill(turn)
+        self.moves = turn.moves
         return turn.commands
 
     @property

@@ -7,13 +7,9 @@ from typing import assert_never
 
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words.events import (
-    CheckpointCommitted,
-    CommitFailed,
     Event,
     NodeDraining,
     NodeJoined,
-    NodeLost,
-    NodeSilent,
     VaultLost,
     VaultTold,
     VaultUp,
@@ -21,34 +17,19 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
     WorkerReady,
 )
+from remesh.orchestrator.sim.committing import Committing
 from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.shells.coupling import SimMesh
-from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.process import SimProcess
+from remesh.orchestrator.sim.shells.sim_host import HEAD, Host
 from remesh.orchestrator.sim.shells.vault import SimVault
-from remesh.orchestrator.sim.shells.world import Saved, World, value_after
+from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.sim.watches import Watches
 
-HEAD = "node-0"
 START_FAILS = 0.03
-COMMIT_FAILS = 0.05
 LAST_WORDS = 0.5
 VAULT_RETURNS = 0.7
-
-
-@dataclass(slots=True, eq=False)
-class Host:
-    """A node. `cut_off` hosts live on, unheard; `draining` ones go once they are let go.
-
-    `address` is that of the node whose place it has taken, if it has.
-    """
-
-    name: str
-    slots: int
-    address: str
-    alive: bool = True
-    cut_off: bool = False
-    draining: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +37,9 @@ class Cluster:
     """Carries out commands as the actors would. `tell` hands an event to the controller.
 
     `knows` says whether the controller counts on a node, `voted` hears of every finished step.
-    `writers` are the parked workers that were asked to write a checkpoint.
-    `restart` makes a new controller after an outage of the one before.
+    `restart` makes a new controller after an outage of the one before, `crash` is told that there
+    will be none, `claim_again` has somebody else start the run. `claim` is the number of the
+    start that the controller acts for.
     """
 
     world: World
@@ -66,14 +48,17 @@ class Cluster:
     voted: Callable[[int, int], None]
     knows: Callable[[str], bool]
     restart: Callable[[], None]
+    crash: Callable[[], None]
+    claim_again: Callable[[], None]
+    claim: int = 1
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, SimProcess] = field(default_factory=dict)
     meshes: dict[int, SimMesh] = field(default_factory=dict)
-    writers: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
     num_vaults: int = 0
     ended: bool = False
-    stopping: bool = False
     outages: Outages = field(init=False)
+    watches: Watches = field(init=False)
+    committing: Committing = field(init=False)
 
     def __post_init__(self) -> None:
         self.outages = Outages(
@@ -83,13 +68,33 @@ class Cluster:
             tell=self.tell,
             restart=self.restart,
         )
+        self.committing = Committing(
+            world=self.world,
+            outages=self.outages,
+            meshes=self.meshes,
+            tell=self.tell,
+            claim=self.claim,
+        )
+        self.watches = Watches(
+            world=self.world,
+            network=self.network,
+            outages=self.outages,
+            tell=self.tell,
+            knows=self.knows,
+            end_all=self.end_all,
+            resume=self._resume,
+            offer=self.offer,
+        )
 
     def join(self, address: str | None = None) -> None:
         """A further node offers its slots, or one that was there comes back under another name."""
         name = f"node-{len(self.hosts)}"
-        host = Host(name=name, slots=self.world.settings.slots, address=address or name)
+        settings = self.world.settings
+        domain = f"rack-{len(self.hosts) % settings.domains}" if settings.domains else ""
+        host = Host(name=name, slots=settings.slots, address=address or name, domain=domain)
         self.hosts[name] = host
-        self._offer(host)
+        self.world.domains[name] = domain
+        self.offer(host)
 
     def post(self, node: str, event: Event) -> None:
         """An event on its way from a node to the controller."""
@@ -114,10 +119,8 @@ class Cluster:
                 for node in command.nodes:
                     self._to_node(node, partial(self._ask, node, command.generation))
             case cmd.Commit():
-                self._commit(command)
-            case cmd.End():
-                self.ended = True
-            case cmd.Announce():
+                self.committing.put(command)
+            case cmd.Announce() | cmd.End():
                 pass
             case _:
                 assert_never(command)
@@ -132,11 +135,16 @@ class Cluster:
         delay_s = self.world.between(0.013, 0.06)
         self.world.agenda.after(delay_s, lambda: self.post(process.node, event))
 
+    def end_later(self) -> None:
+        """Whatever runs still ends on word of the end, or with its lease."""
+        for process in self.processes.values():
+            process.soon(self.world.between(0.0, self.world.timers.lease_s), process.die)
+
     def kill_host(self, host: Host) -> None:
         """A node dies with all its processes; nobody tells but its silence."""
         host.alive = False
-        self._end_all(host)
-        self._watch(host)
+        self.end_all(host)
+        self.watches.watch(host)
 
     def kill_vault(self, host: Host) -> None:
         """A vault dies alone. Mostly its node has another one soon, an empty one."""
@@ -156,26 +164,19 @@ class Cluster:
         self.tell(NodeDraining(node=host.name, cause="Ray drains it", deadline_s=now_s + for_s))
         self.world.agenda.after(for_s, lambda: self._gone(host))
 
-    def cut(self, host: Host, for_s: float) -> None:
-        """A node is unreachable for a while. Its processes live on, at most for their lease."""
-        host.cut_off = True
-        self._cut_vault(host)
-        self.network.cut(host.name)
-        self._watch(host)
-        lease_s = self.world.timers.lease_s
-        if for_s > lease_s:
-            self.world.agenda.after(lease_s, lambda: self._end_lease(host))
-        self.world.agenda.after(for_s, lambda: self._heal(host))
-
     def freeze(self, process: SimProcess, for_s: float) -> None:
         process.frozen = True
         self.world.agenda.after(for_s, lambda: self._thaw(process))
         silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
         self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
 
-    def _offer(self, host: Host) -> None:
+    def offer(self, host: Host) -> None:
         event = NodeJoined(
-            node=host.name, slots=host.slots, head=host.name == HEAD, host=host.address
+            node=host.name,
+            slots=host.slots,
+            head=host.name == HEAD,
+            host=host.address,
+            domain=host.domain,
         )
         self.post(host.name, event)
         self._start_vault(host)
@@ -199,11 +200,7 @@ class Cluster:
             delay_s = self.world.between(0.001, 0.03)
             self.world.agenda.after(delay_s, lambda: self.post(node, event))
 
-    def _cut_vault(self, host: Host) -> None:
-        if vault := self.world.vaults.get(host.name):
-            vault.cut_off = host.cut_off
-
-    def _end_all(self, host: Host) -> None:
+    def end_all(self, host: Host) -> None:
         """Every process there dies, and the vault."""
         for process in self._on(host):
             process.die()
@@ -213,7 +210,7 @@ class Cluster:
     def _release(self, command: cmd.ReleaseNode) -> None:
         """Whatever is left there ends, and a node that drains can go."""
         host = self.hosts[command.node]
-        self._end_all(host)
+        self.end_all(host)
         if host.draining:
             self.world.agenda.after(self.world.between(0.0, 1.0), lambda: self._gone(host))
 
@@ -224,45 +221,11 @@ class Cluster:
     def _on(self, host: Host) -> list[SimProcess]:
         return [process for process in self.processes.values() if process.node == host.name]
 
-    def _watch(self, host: Host) -> None:
-        """The controller's watch of beats: silent after one patience, lost after three."""
-        timers = self.world.timers
-        silent_s = timers.node_silent_s(1) * self.world.between(1.0, 1.3)
-        silent = NodeSilent(node=host.name, silent_s=silent_s)
-        self._if_still_silent(host, silent_s, silent)
-        cause = f"no sign of life for {timers.node_lost_s(1):.1f} s"
-        lost = NodeLost(node=host.name, cause=cause)
-        self._if_still_silent(host, timers.node_lost_s(1) * self.world.between(1.0, 1.3), lost)
-
-    def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
-        def check() -> None:
-            if self.outages.away:
-                self.world.agenda.after(self.world.timers.adopt_s(1), check)
-            elif host.cut_off or not host.alive:
-                self.tell(event)
-
-        self.world.agenda.after(delay_s, check)
-
-    def _heal(self, host: Host) -> None:
-        if not host.cut_off or not host.alive:
-            return
-        host.cut_off = False
-        self._cut_vault(host)
-        self.network.heal(host.name)
-        if not self.knows(host.name):
-            self._rejoin(host)
+    def _resume(self, host: Host) -> None:
+        """The meshes of the processes there go on."""
         for process in self._on(host):
             if process.mesh is not None:
                 process.mesh.resume()
-
-    def _rejoin(self, host: Host) -> None:
-        """A node that was given up starts over: none of its old processes may go on."""
-        self._end_all(host)
-        self._offer(host)
-
-    def _end_lease(self, host: Host) -> None:
-        if host.cut_off:
-            self._end_all(host)
 
     def _thaw(self, process: SimProcess) -> None:
         if process.alive and process.frozen:
@@ -280,7 +243,7 @@ class Cluster:
 
     def _to_workers(self, command: cmd.Fence | cmd.Drain | cmd.SaveHeld) -> None:
         if isinstance(command, cmd.SaveHeld):
-            self.writers[command.generation, command.step] = command.workers
+            self.committing.writers[command.generation, command.step] = command.workers
         for name in command.workers:
             self._to_worker(name, command, None)
 
@@ -338,36 +301,3 @@ class Cluster:
         if len(nodes) == 1:
             return True
         return not any(self.hosts[node].cut_off for node in nodes) and self.network.joins(nodes)
-
-    def _commit(self, commit: cmd.Commit) -> None:
-        """The controller's own process puts the manifest."""
-        members = self.meshes[commit.generation].form.members
-        all_of_them = tuple(member.worker for member in members)
-        for worker in self.writers.get((commit.generation, commit.step), all_of_them):
-            if (commit.generation, commit.step, worker) not in self.world.written:
-                raise InvariantError(f"{commit} lacks the file of {worker}")
-        quick_s, life = self.world.between(0.001, 0.02), self.outages.life
-        put = partial(self._committed, commit, life)
-        self.world.storage.run(self.world.agenda.after, quick_s, put)
-
-    def _committed(self, commit: cmd.Commit, life: int) -> None:
-        if self.outages.over(life):
-            if self.world.chance.random() < LAST_WORDS:
-                self._put_manifest(commit)
-            return
-        last = commit.step >= self.world.settings.steps or self.stopping
-        if not last and self.world.chance.random() < COMMIT_FAILS:
-            self.tell(
-                CommitFailed(generation=commit.generation, step=commit.step, error="disk is full")
-            )
-            return
-        name = self._put_manifest(commit)
-        self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))
-
-    def _put_manifest(self, commit: cmd.Commit) -> str:
-        name = f"step-{commit.step:08d}.gen-{commit.generation}.start-1"
-        value = 0
-        for step in range(1, commit.step + 1):
-            value = value_after(value, step)
-        self.world.committed[name] = Saved(step=commit.step, value=value)
-        return name

@@ -6,17 +6,13 @@ from control_values import held
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
 from remesh.orchestrator.plan.rung import Rung, Unit
+from remesh.orchestrator.sim.draws import _draw_ladder, simulate
 from remesh.orchestrator.sim.faults import PlannedFault
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import held_by_members, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings, ladder_of_units
-from remesh.orchestrator.sim.simulation import (
-    Simulation,
-    SimulationError,
-    _draw_ladder,
-    simulate,
-)
+from remesh.orchestrator.sim.simulation import Simulation, SimulationError
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 

@@ -18,11 +18,12 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.records import FreshState, Member
 from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.sim.__main__ import main
+from remesh.orchestrator.sim.checks.invariants import Invariants
+from remesh.orchestrator.sim.draws import simulate
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, WEIGHTS, PlannedFault
-from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.world import Settings
-from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
+from remesh.orchestrator.sim.simulation import Simulation, SimulationError
 from remesh.parallel.plan.layout import Layout
 
 SEEDS = range(50)

@@ -25,9 +25,9 @@ SETTINGS = Settings(steps=STEPS, every=10, step_s=0.13, spares=1, doubled=0.3, d
 def test_counters_only_grow_and_agree_with_the_run(seed):
     simulation = Simulation(seed, SETTINGS, draw_faults(Random(seed), STEPS, 8.0))
     outcome = simulation.run()
-    machine, tally = Controller(simulation._options()), Tally()
+    machine, tally = Controller(simulation.newest.options), Tally()
     before, tokens, started_s, now_s = flat(tally), {}, None, 0.0
-    for event, now_s in journal.read(simulation.journal):
+    for event, now_s in journal.read(simulation.newest.journal.read()):
         machine.handle(event, now_s)
         tally.note(event, now_s, machine.state)
         now = flat(tally)

@@ -19,13 +19,14 @@ from remesh.orchestrator.control.words.records import (
     PeerState,
 )
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.sim.checks.invariants import Invariants
+from remesh.orchestrator.sim.draws import simulate
 from remesh.orchestrator.sim.faults import VAULT_WEIGHTS, PlannedFault
-from remesh.orchestrator.sim.invariants import Invariants
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import Settings, World, ladder_of_units
-from remesh.orchestrator.sim.simulation import Simulation, SimulationError, simulate
+from remesh.orchestrator.sim.simulation import Simulation, SimulationError
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 

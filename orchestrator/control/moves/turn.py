@@ -15,10 +15,13 @@ from remesh.orchestrator.plan.rung import Rung, Unit
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
+    """`moves` are the phases that it went through, each with the one before."""
+
     options: Options
     state: State
     now_s: float
     commands: list[Command] = field(default_factory=list)
+    moves: list[tuple[Phase, Phase]] = field(default_factory=list)
 
     @property
     def timers(self) -> Timers:
@@ -63,6 +66,7 @@ class Turn:
 
     def move(self, phase: Phase, *, reason: str, within_s: float | None) -> None:
         """Goes to a phase, which has to be over `within_s` from now."""
+        self.moves.append((self.state.phase, phase))
         self.state.phase = check_move(self.state.phase, phase)
         self.state.reason = reason
         self.wait(within_s)

@@ -13,13 +13,21 @@ Soon = Callable[[float, Callable[[], None]], None]
 class SlowStorage:
     """`times` as long as a quick one takes for everything. Until `still_until_s` nothing is done.
 
-    What was begun before a standstill ends after it.
+    What was begun before a standstill ends after it. Until `full_until_s` nothing can be written.
+    So many commits as `hangs` get no answer ever. `claim` is the number of the run's newest start.
     """
 
     agenda: Agenda
     chance: Random
     times: float = 1.0
     still_until_s: float = 0.0
+    full_until_s: float = 0.0
+    hangs: int = 0
+    claim: int = 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.agenda.now_s < self.full_until_s
 
     def run(self, soon: Soon, quick_s: float, done: Callable[[], None]) -> None:
         """Calls `done` after what takes `quick_s` on a quick storage. `soon` waits for somebody."""

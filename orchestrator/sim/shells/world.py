@@ -56,7 +56,8 @@ class Settings:
 
     `ladder` is which meshes it may have, and how they cut the state. `slow` times as long as on a
     quick one everything takes on storage. Nodes are dealt to so many failure `domains`, to none if
-    it is 0. `lost` is the share of messages that have to be sent again.
+    it is 0. `lost` is the share of messages that have to be sent again. The run is started up to
+    `starts` times; no start may take longer than `limit_s`.
     """
 
     steps: int
@@ -75,6 +76,8 @@ class Settings:
     slow: float = 1.0
     domains: int = 0
     min_nodes: int = 1
+    starts: int = 1
+    limit_s: float = 300.0
 
 
 @dataclass(slots=True)
@@ -83,6 +86,7 @@ class Saved:
 
     step: int
     value: int
+    generation: int = 0
     readable: bool = True
 
 
@@ -109,6 +113,14 @@ class World:
 
     def __post_init__(self) -> None:
         self.storage = SlowStorage(self.agenda, self.chance, self.settings.slow)
+
+    def take_over(self, before: "World") -> None:
+        """The storage of an earlier start of the same run."""
+        self.storage, self.written, self.committed = (
+            before.storage,
+            before.written,
+            before.committed,
+        )
 
     @property
     def timers(self) -> Timers:

@@ -1,0 +1,67 @@
+"""A whole run drawn from one number: its size, its cluster, and what befalls it."""
+
+from dataclasses import replace
+from random import Random
+
+from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.sim.faults import draw_changes, draw_faults, draw_vault_faults
+from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings
+from remesh.orchestrator.sim.simulation import RunOutcome, Simulation, SimulationError
+
+HALF = 0.5
+
+
+def simulate(seed: int) -> RunOutcome:
+    """A run drawn from `seed`: its size, how it cuts its state, its faults, every delay.
+
+    Raises: SimulationError if an invariant broke, or if a run that could have finished did not.
+    """
+    chance = Random(seed ^ 0x5EED)  # noqa: S311 - a simulation, not a secret
+    settings = Settings(
+        steps=chance.randint(5, 60),
+        every=chance.choice([3, 10, 20]),
+        step_s=chance.choice([0.05, 0.2, 0.7]),
+        spares=chance.randint(0, 2),
+        min_workers=chance.choice([1, 1, 2]),
+        slots=chance.randint(2, 4),
+        doubled=chance.choice([0.0, 0.05, 0.5]),
+        delayed=chance.choice([0.0, 0.03, 0.3]),
+    )
+    span_s = settings.steps * settings.step_s * 1.3 + 2.0
+    faults = draw_faults(chance, settings.steps, span_s)
+    vaults = Random(seed ^ 0x7A17)  # noqa: S311 - a simulation, not a secret
+    settings = replace(
+        settings,
+        ladder=_draw_ladder(seed, settings.slots),
+        snapshot_every=vaults.choice([0, 0, 1, 1, 2, 5]),
+    )
+    if settings.snapshot_every:
+        faults += draw_vault_faults(vaults, settings.steps, span_s)
+    for kind, salt in (("ladder", 0x1ADD), ("amend", 0xA3E0)):
+        faults += draw_changes(kind, Random(seed ^ salt), settings.steps, span_s)  # noqa: S311 - likewise
+    simulation = Simulation(seed, settings, faults)
+    outcome = simulation.run()
+    if not _as_expected(outcome):
+        text = f"seed {seed}: {outcome.status}: {outcome.reason}"
+        raise SimulationError(text, simulation.trace)
+    return outcome
+
+
+def _draw_ladder(seed: int, slots: int) -> Ladder:
+    """Every second run has whole replicas. The head's slots alone always make up a mesh."""
+    chance = Random(seed ^ 0x5A9E)  # noqa: S311 - a simulation, not a secret
+    fitting = [ladder for ladder in LADDERS if ladder.smallest(1).workers <= slots]
+    return WHOLE if chance.random() < HALF else chance.choice(fitting)
+
+
+def _as_expected(outcome: RunOutcome) -> bool:
+    """The head and its slots always survive: a run reaches its last step.
+
+    Unless it was stopped, or all workers died at once and the only checkpoint was corrupt.
+    """
+    kinds = {fault.kind for fault in outcome.faults}
+    if outcome.status == "finished":
+        return True
+    if outcome.status == "stopped":
+        return "stop" in kinds
+    return "corrupt checkpoint" in kinds and outcome.reason.startswith("no state is left")

@@ -1,0 +1,88 @@
+"""What the simulated controller sees of its nodes, and what silence leads to on both sides.
+
+A node that is cut off, or whose agent stands still, is silent after one patience and lost after
+three; its processes live as long as their lease. One that was given up and is heard again starts
+over under its old name: it is cleared, says that it is empty, and is offered anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.words.events import Event, NodeLost, NodeSilent
+from remesh.orchestrator.sim.outages import Outages
+from remesh.orchestrator.sim.shells.network import Network
+from remesh.orchestrator.sim.shells.sim_host import Host
+from remesh.orchestrator.sim.shells.world import World
+
+
+@dataclass(slots=True, eq=False)
+class Watches:
+    """`knows` says whether the controller counts on a node. `end_all` ends all that runs on one,
+    `resume` lets its meshes go on, `offer` has it join.
+    """
+
+    world: World
+    network: Network
+    outages: Outages
+    tell: Callable[[Event], None]
+    knows: Callable[[str], bool]
+    end_all: Callable[[Host], None]
+    resume: Callable[[Host], None]
+    offer: Callable[[Host], None]
+
+    def cut(self, host: Host, for_s: float) -> None:
+        """A node is unreachable for a while. Its processes live on, at most for their lease."""
+        host.cut_off = True
+        self._cut_vault(host)
+        self._silence(host, for_s)
+
+    def stall(self, host: Host, for_s: float) -> None:
+        """A node's agent stands still for a while. Its processes reach each other, and go on."""
+        host.stalled = True
+        self._silence(host, for_s)
+
+    def watch(self, host: Host) -> None:
+        """The controller's watch of beats: silent after one patience, lost after three."""
+        timers = self.world.timers
+        silent_s = timers.node_silent_s(1) * self.world.between(1.0, 1.3)
+        silent = NodeSilent(node=host.name, silent_s=silent_s)
+        self._if_still_silent(host, silent_s, silent)
+        cause = f"no sign of life for {timers.node_lost_s(1):.1f} s"
+        lost = NodeLost(node=host.name, cause=cause)
+        self._if_still_silent(host, timers.node_lost_s(1) * self.world.between(1.0, 1.3), lost)
+
+    def _silence(self, host: Host, for_s: float) -> None:
+        self.network.cut(host.name)
+        self.watch(host)
+        lease_s = self.world.timers.lease_s
+        if for_s > lease_s:
+            self.world.agenda.after(lease_s, lambda: self._end_lease(host))
+        self.world.agenda.after(for_s, lambda: self._heal(host))
+
+    def _cut_vault(self, host: Host) -> None:
+        if vault := self.world.vaults.get(host.name):
+            vault.cut_off = host.cut_off
+
+    def _if_still_silent(self, host: Host, delay_s: float, event: Event) -> None:
+        def check() -> None:
+            if self.outages.absent:
+                self.world.agenda.after(self.world.timers.adopt_s(1), check)
+            elif not host.is_heard:
+                self.tell(event)
+
+        self.world.agenda.after(delay_s, check)
+
+    def _heal(self, host: Host) -> None:
+        if not host.alive or host.is_heard:
+            return
+        host.cut_off = host.stalled = False
+        self._cut_vault(host)
+        self.network.heal(host.name)
+        if not self.knows(host.name):
+            self.end_all(host)
+            self.offer(host)
+        self.resume(host)
+
+    def _end_lease(self, host: Host) -> None:
+        if not host.is_heard:
+            self.end_all(host)
