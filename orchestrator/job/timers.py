@@ -82,9 +82,21 @@ class Timers:
         return 240 * self.patience_s
 
     @property
+    def read_s(self) -> float:
+        """A checkpoint is read: until the next member has done so. Of one that hangs its agent
+        tells long before that.
+        """
+        return 10 * self.restore_s
+
+    @property
     def save_s(self) -> float:
-        """The last checkpoint of a run, which nothing else waits for."""
+        """A checkpoint that is waited for: until its next file comes in."""
         return 240 * self.patience_s
+
+    @property
+    def commit_s(self) -> float:
+        """All files of a checkpoint are looked at, and its manifest is put."""
+        return 2 * self.save_s
 
     def fence_s(self, step_s: float | None) -> float:
         return 2 * self.patience_s + self._step_s(step_s)

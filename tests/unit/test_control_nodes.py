@@ -139,7 +139,7 @@ def test_below_the_minimum_the_job_waits_with_have_and_need_and_then_fails():
     assert drive.state.deadlines.phase_s == pytest.approx(drive.now_s + 60, abs=0.1)
     [end] = of(cmd.End, drive.do(ev.Tick(), after_s=60))
     assert end.status == "failed"
-    assert end.reason == "waiting for nodes: have 2, need 3, for 60 s"
+    assert end.reason == "waiting for nodes: have 2, need 3, for 60 s; saved at step 8"
 
 
 def test_growing_by_two_nodes_makes_one_generation():

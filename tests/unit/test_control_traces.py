@@ -83,6 +83,11 @@ def joined(line):
     ]
 
 
+def draining(line):
+    until_s = float(line.options["until"]) if "until" in line.options else None
+    return line.nodes(ev.NodeDraining, cause="Ray drains it", deadline_s=until_s)
+
+
 def ready(line):
     workers = [line.state.roster.workers[name] for name in line.names]
     return [ev.WorkerReady(worker=w.name, node=w.node, pid=w.number) for w in workers]
@@ -132,6 +137,17 @@ def unreadable(line):
     return line.members(ev.RestoreFailed, name=name, error="hash differs")
 
 
+def stop(line):
+    """Of the user, unless `by` says another; `now` for one that does not wait."""
+    by = line.options.get("by", "user")
+    until_s = float(line.options["until"]) if "until" in line.options else None
+    return [
+        ev.StopRequested(
+            reason=f"stopped by the {by}", wish=by, at_once="now" in line.names, deadline_s=until_s
+        )
+    ]
+
+
 def ladder_changed(line):
     """One flight a word, such as tp:2,max_dp:2."""
     flights = [dict(pair.split(":") for pair in word.split(",")) for word in line.names]
@@ -145,9 +161,9 @@ KINDS = {
     "restarted": lambda line: [ev.ControllerRestarted(down_s=float(line.options["down"]))],
     "stood-still": lambda line: [ev.StoodStill(for_s=float(line.options["for"]))],
     "tick": lambda _: [ev.Tick()],
-    "stop": lambda _: [ev.StopRequested(reason="stopped by the user")],
+    "stop": stop,
     "joined": joined,
-    "draining": lambda line: line.nodes(ev.NodeDraining, cause="Ray drains it"),
+    "draining": draining,
     "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
     "ladder": ladder_changed,
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
@@ -167,6 +183,10 @@ KINDS = {
     "drained": lambda line: parked(line, drained=True),
     "saved": saved,
     "committed": committed,
+    "uncommitted": lambda line: [
+        ev.CommitFailed(generation=line.generation, step=line.step, error="disk is full")
+    ],
+    "errs": lambda line: line.members(ev.WorkerErred, error="EIO", user_error=False),
     "unsaved": lambda line: line.members(ev.SaveFailed, step=line.step, error="disk is full"),
     "user-error": lambda line: line.members(ev.WorkerErred, error=CORRUPT, user_error=True),
 }

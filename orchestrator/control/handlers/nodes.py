@@ -14,7 +14,12 @@ from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, ReleaseNode
-from remesh.orchestrator.control.words.events import NodeDraining, NodeJoined, ScaleRequested
+from remesh.orchestrator.control.words.events import (
+    NodeDraining,
+    NodeJoined,
+    ScaleRequested,
+    StopRequested,
+)
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.recovery import slots_of
 from remesh.orchestrator.user_text import count
@@ -52,12 +57,15 @@ def on_draining(turn: Turn, event: NodeDraining) -> None:
         return
     node.until_s = event.deadline_s
     node.returns = False
-    if node.state is NodeState.LEAVING or (node.head and state.preempted):
+    if node.state is NodeState.LEAVING:
+        return
+    if node.head and state.preempted:
+        _stop_with_head(turn, node, event)
         return
     turn.say(f"node {node.name} is leaving: {event.cause}")
     if node.head:
         state.preempted = True
-        request_stop(turn, f"the head node {node.name} is leaving: {event.cause}")
+        _stop_with_head(turn, node, event)
         return
     _leave(turn, node)
     do_without_leavers(turn)
@@ -88,7 +96,16 @@ def do_without_leavers(turn: Turn) -> None:
     if not leaving:
         return
     save = not stays_whole(turn) or not enough(turn)
+    if save and state.checkpoints.stalled:
+        return  # until storage has taken one again
     drain(turn, save=save, reason=f"doing without {', '.join(leaving)}")
+
+
+def _stop_with_head(turn: Turn, node: Node, event: NodeDraining) -> None:
+    """The head holds the cluster together: the run is over when it goes."""
+    reason = f"the head node {node.name} is leaving: {event.cause}"
+    wish = f"node {node.name}"
+    request_stop(turn, StopRequested(reason=reason, wish=wish, deadline_s=event.deadline_s))
 
 
 def settle_nodes(turn: Turn) -> None:

@@ -41,5 +41,5 @@ def climb(turn: Turn) -> None:
     if state.phase is Phase.WAITING or (running and state.current.rung in change.ladder):
         take_up_ladder(turn)
         form_or_grow(turn)
-    elif running:
+    elif running and not state.checkpoints.stalled:
         drain(turn, save=True, reason=f"taking up another ladder: {change.reason}")

@@ -11,7 +11,9 @@ from typing import assert_never
 
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.limits import limit_s
 from remesh.orchestrator.control.moves.next_mesh import ask_to_form, ask_vaults, waiting_reason
+from remesh.orchestrator.control.moves.parting import ask_to_save_held
 from remesh.orchestrator.control.moves.transitions import (
     ask_to_drain,
     ask_to_leave,
@@ -60,7 +62,8 @@ def _restart_clocks(turn: Turn, down_s: float) -> None:
     state, timers, deadlines = turn.state, turn.timers, turn.state.deadlines
     if state.started:
         left_s = 0.0 if deadlines.phase_s is None else deadlines.phase_s + down_s - turn.now_s
-        turn.wait(max(left_s, _phase_limit_s(turn)))
+        again_s = 0.0 if state.phase is Phase.WAITING else limit_s(turn, state.phase)
+        turn.wait(max(left_s, _adopt_s(turn) + again_s))
     if deadlines.gather_s is not None:
         state.last_ready_s = turn.now_s
         starting = state.roster.num_starting > 0
@@ -68,19 +71,8 @@ def _restart_clocks(turn: Turn, down_s: float) -> None:
     found_s = turn.now_s + _adopt_s(turn)
     deadlines.starting.put_off(down_s, found_s + timers.start_s())
     deadlines.ending.put_off(down_s, found_s + timers.end_s)
-
-
-def _phase_limit_s(turn: Turn) -> float:
-    """What the present phase gets at least: all of its time, once its members are found again."""
-    state, timers = turn.state, turn.timers
-    limits = {
-        Phase.FORMING: timers.form_s,
-        Phase.RESTORING: timers.restore_s,
-        Phase.RUNNING: timers.stall_s(state.step_s),
-        Phase.DRAINING: timers.drain_s(state.step_s),
-        Phase.FENCING: timers.fence_s(state.step_s),
-    }
-    return _adopt_s(turn) + limits.get(state.phase, 0.0)
+    state.checkpoints.put_off(down_s, found_s + timers.commit_s)
+    deadlines.commit_s = state.checkpoints.next_due_s()
 
 
 def _adopt_s(turn: Turn) -> float:
@@ -115,6 +107,8 @@ def _ask_for_phase(turn: Turn) -> None:
     match state.phase:
         case Phase.FORMING if len(state.current.unformed) == len(state.current.members):
             ask_to_form(turn)
+        case Phase.DRAINING if state.current.held_save is not None:
+            ask_to_save_held(turn)
         case Phase.DRAINING if state.step < turn.options.steps:
             ask_to_drain(turn)
         case Phase.FENCING:

@@ -1,6 +1,8 @@
 """What the controller does about checkpoints: it alone commits, and only complete sets of files."""
 
-from remesh.orchestrator.control.moves.transitions import settle_if_parked
+from remesh.orchestrator.control.handlers.nodes import do_without_leavers
+from remesh.orchestrator.control.handlers.replanning import climb
+from remesh.orchestrator.control.moves.transitions import note_files, settle_if_parked
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import (
@@ -14,8 +16,10 @@ from remesh.orchestrator.control.words.records import CheckpointState
 
 
 def on_files_saved(turn: Turn, event: FilesSaved) -> None:
-    turn.state.checkpoints.add_files(event)
+    news = turn.state.checkpoints.add_files(event)
     commit_complete(turn, event.generation)
+    if news:
+        note_files(turn)
 
 
 def commit_complete(turn: Turn, generation: int) -> None:
@@ -27,36 +31,62 @@ def commit_complete(turn: Turn, generation: int) -> None:
     if found is not None:
         step, save = found
         files = tuple(sorted(save.files, key=lambda file: file.name))
+        save.due_s = turn.now_s + turn.timers.commit_s
+        _await_commits(turn)
         turn.do(Commit(generation=generation, step=step, files=files))
 
 
+def do_without_late_commits(turn: Turn) -> None:
+    """Later checkpoints go on without those that do not answer. A late answer still counts."""
+    checkpoints = turn.state.checkpoints
+    for generation, step in checkpoints.overdue(turn.now_s):
+        why = f"its commit has not answered for {turn.timers.commit_s:.0f} s"
+        checkpoints.fail(generation, step, why)
+        turn.say(f"the checkpoint at step {step} is not saved so far: {why}")
+        commit_complete(turn, generation)
+    _await_commits(turn)
+    settle_if_parked(turn)
+
+
 def on_committed(turn: Turn, event: CheckpointCommitted) -> None:
-    if turn.state.checkpoints.committed(CheckpointState(step=event.step, name=event.name)):
+    news = turn.state.checkpoints.committed(CheckpointState(step=event.step, name=event.name))
+    _await_commits(turn)
+    if news:
         turn.say(f"checkpoint at step {event.step} is committed: {event.name}")
         settle_if_parked(turn)
     commit_complete(turn, event.generation)
+    if news:
+        do_without_leavers(turn)
+        climb(turn)
 
 
 def on_save_failed(turn: Turn, event: SaveFailed) -> None:
-    _without_checkpoint(turn, event, f"{event.worker} could not write it: {event.error}")
+    error = f"{event.worker} could not write it: {event.error}"
+    turn.state.checkpoints.fail_save(event, error)
+    _without_checkpoint(turn, event, error)
 
 
 def on_commit_failed(turn: Turn, event: CommitFailed) -> None:
     if event.fenced:
         turn.end(Phase.FAILED, event.error)
-    else:
-        turn.state.checkpoints.fail(event.generation, event.step)
-        _without_checkpoint(turn, event, event.error)
-        commit_complete(turn, event.generation)
+        return
+    turn.state.checkpoints.fail(event.generation, event.step, event.error)
+    _await_commits(turn)
+    _without_checkpoint(turn, event, event.error)
+    commit_complete(turn, event.generation)
+
+
+def _await_commits(turn: Turn) -> None:
+    state = turn.state
+    if state.phase not in ENDED:
+        state.deadlines.commit_s = state.checkpoints.next_due_s()
 
 
 def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:
     """Training goes on without a checkpoint, unless the run was to end with it."""
-    state = turn.state
     text = f"the checkpoint at step {event.step} is not saved: {error}"
-    last = event.step >= turn.options.steps
-    stopping = bool(state.stop_reason) and state.current.saving and state.live(event.generation)
-    if last or stopping:
+    if event.step >= turn.options.steps:
         turn.end(Phase.FAILED, text, user_error=True)
-    else:
-        turn.say(text)
+        return
+    turn.say(text)
+    settle_if_parked(turn)

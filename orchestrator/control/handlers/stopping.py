@@ -1,29 +1,79 @@
 """How a run is asked to end before its last step."""
 
-from remesh.orchestrator.control.moves.transitions import drain, end_stopped
+from remesh.orchestrator.control.memory.state import Parting
+from remesh.orchestrator.control.moves.limits import go_on, writes
+from remesh.orchestrator.control.moves.parting import end_parted
+from remesh.orchestrator.control.moves.transitions import drain, settle_if_parked
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import StopRequested
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:
-    request_stop(turn, event.reason)
+    request_stop(turn, event)
 
 
-def request_stop(turn: Turn, reason: str) -> None:
-    """The first request saves at the next step boundary, where there is one; a second ends at once.
+def request_stop(turn: Turn, wish: StopRequested) -> None:
+    """The first wish has the run saved and ended; a further one drops no save that is under way.
 
-    A drain that does not save is not joined: the mesh that follows it saves and stops.
+    A second one ended the run at once before: it was said by accident too easily, by Ray which
+    repeats a call, by a lease that lapses while the user's stop is saving.
     """
     state = turn.state
-    again = bool(state.stop_reason)
-    state.stop_reason = state.stop_reason or reason
-    if again or state.phase not in (Phase.RUNNING, Phase.DRAINING):
-        end_stopped(turn)
-    elif state.phase is Phase.RUNNING:
-        drain(turn, save=True, reason=f"stopping: {reason}")
-    else:
-        turn.wait(turn.timers.drain_s(state.step_s))
+    name, first = wish.wish or wish.reason, not state.stop_reason
+    known = name in state.wishes
+    state.wishes[name] = _long_enough_s(turn, wish.deadline_s)
+    state.stop_reason = state.stop_reason or wish.reason
+    phase = Phase.PREEMPTED if state.preempted else Phase.STOPPED
+    state.parting = state.parting or Parting(phase=phase, reason=state.stop_reason)
+    if wish.at_once:
+        end_parted(turn, "it was ended at once")
+        return
+    if first:
+        _begin(turn)
+    elif not known:
+        turn.say(f"asked to stop once more, and stopping already: {wish.reason}")
+    if state.phase not in ENDED:
+        _keep_to_notice(turn)
+
+
+def _long_enough_s(turn: Turn, deadline_s: float | None) -> float | None:
+    """When to end a run that has to be over by then: shortly before it, so that it can tell."""
+    if deadline_s is None:
+        return None
+    left_s = max(0.0, deadline_s - turn.now_s)
+    return turn.now_s + max(left_s - turn.timers.end_s, left_s / 2)
+
+
+def _begin(turn: Turn) -> None:
+    state = turn.state
+    if not state.generations:
+        end_parted(turn, "")
+        return
+    saves = state.phase is not Phase.DRAINING or state.current.saving
+    state.current.is_last = saves and state.phase not in (Phase.FENCING, Phase.WAITING)
+    match state.phase:
+        case Phase.RUNNING:
+            drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
+        case Phase.FORMING | Phase.RESTORING:
+            if state.step <= (state.checkpoints.newest_step or 0):
+                end_parted(turn, "")
+        case Phase.DRAINING:
+            go_on(turn)
+        case Phase.WAITING:
+            turn.wait(turn.options.wait_limit_s)
+            settle_if_parked(turn)
+        case _:
+            settle_if_parked(turn)
+
+
+def _keep_to_notice(turn: Turn) -> None:
+    """What was waited for may take until the notice is over, and no longer."""
+    deadlines, notice_s = turn.state.deadlines, turn.state.notice_s
+    if notice_s is None:
+        return
+    if deadlines.phase_s is None or deadlines.phase_s > notice_s or writes(turn):
+        deadlines.phase_s = notice_s
 
 
 def end_if_nothing_is_learned(turn: Turn) -> None:

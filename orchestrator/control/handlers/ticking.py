@@ -1,13 +1,23 @@
 """What is due at a moment that the controller had asked for: nobody else does anything about it."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import end_quarantines
+from remesh.orchestrator.control.handlers.saving import do_without_late_commits
 from remesh.orchestrator.control.handlers.stuck import judge_stuck
+from remesh.orchestrator.control.memory.deadlines import Deadlines
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.limits import writes
 from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait, waiting_reason
+from remesh.orchestrator.control.moves.parting import end_parted, saving_of
 from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
-from remesh.orchestrator.control.moves.transitions import end_stopped, fence, settle_if_parked
+from remesh.orchestrator.control.moves.transitions import (
+    end_saved,
+    fence,
+    give_up_save,
+    settle_if_parked,
+)
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import Tick
 from remesh.orchestrator.control.words.phases import ENDED, Phase
@@ -16,39 +26,38 @@ MAX_NAMES = 8
 
 
 def on_tick(turn: Turn, _: Tick) -> None:
-    state = turn.state
-    deadlines = state.deadlines
-    if deadlines.cool_s is not None and deadlines.cool_s <= turn.now_s:
-        end_quarantines(turn)
-    for name in deadlines.starting.expired(turn.now_s):
+    for moment, act in _CLOCKS:
+        due_s = moment(turn.state.deadlines)
+        if due_s is not None and due_s <= turn.now_s and turn.state.phase not in ENDED:
+            act(turn)
+
+
+def _give_up_starting(turn: Turn) -> None:
+    for name in turn.state.deadlines.starting.expired(turn.now_s):
         why = f"did not start within {turn.timers.start_s():.0f} s"
-        if not give_up(turn, state.roster.workers[name], why):
+        if not give_up(turn, turn.state.roster.workers[name], why):
             return
-    for name in deadlines.ending.expired(turn.now_s):
+
+
+def _lose_ending(turn: Turn) -> None:
+    state = turn.state
+    for name in state.deadlines.ending.expired(turn.now_s):
         lose_worker(turn, state.roster.workers[name], "no answer and no sign of its end", None)
         if state.phase in ENDED:
             return
-    if deadlines.phase_s is not None and deadlines.phase_s <= turn.now_s:
-        deadlines.phase_s = None
-        _on_phase_over(turn)
-    if deadlines.judge_s is not None and deadlines.judge_s <= turn.now_s:
-        judge_stuck(turn)
-        if state.phase in ENDED:
-            return
-    if deadlines.gather_s is not None and deadlines.gather_s <= turn.now_s:
-        form_or_grow(turn)
 
 
 def _on_phase_over(turn: Turn) -> None:
     """The phase has lasted as long as it may."""
     state = turn.state
+    state.deadlines.phase_s = None
     generation = state.last_generation
+    if state.parting is not None and state.notice_s is not None and state.notice_s <= turn.now_s:
+        end_parted(turn, "the notice was too short")
+        return
     match state.phase:
-        case Phase.WAITING if enough(turn):
-            form_or_wait(turn)
         case Phase.WAITING:
-            limit_s = turn.options.wait_limit_s
-            turn.end(Phase.FAILED, f"{waiting_reason(turn)}, for {limit_s:.0f} s")
+            _on_waited(turn)
         case Phase.FORMING:
             fence(turn, f"generation {generation} did not form: {_names(state.current.unformed)}")
         case Phase.RESTORING:
@@ -56,9 +65,10 @@ def _on_phase_over(turn: Turn) -> None:
             fence(turn, f"generation {generation} did not restore: {late}")
         case Phase.RUNNING:
             fence(turn, f"generation {generation} made no step")
-        case Phase.DRAINING if state.stop_reason and state.current.saving:
-            end_stopped(turn)
+        case Phase.DRAINING if writes(turn):
+            _on_nothing_written(turn)
         case Phase.DRAINING:
+            state.checkpoints.stalled = state.current.saving
             fence(turn, f"generation {generation} did not drain")
         case Phase.FENCING:
             _end_unparked(turn)
@@ -66,6 +76,28 @@ def _on_phase_over(turn: Turn) -> None:
             raise AssertionError(f"a run that has {state.phase} waits for nothing")
         case _:
             assert_never(state.phase)
+
+
+def _on_waited(turn: Turn) -> None:
+    state = turn.state
+    if state.parting is not None and state.vaults.awaited:
+        state.vaults.give_up(state.roster.nodes)
+        turn.wait(turn.options.wait_limit_s)
+        settle_if_parked(turn)
+    elif enough(turn):
+        form_or_wait(turn)
+    elif state.parting is not None:
+        end_parted(turn, f"only vaults hold them, and it was {waiting_reason(turn)}")
+    else:
+        reason = f"{waiting_reason(turn)}, for {turn.options.wait_limit_s:.0f} s"
+        end_saved(turn, reason)
+
+
+def _on_nothing_written(turn: Turn) -> None:
+    step = saving_of(turn)[1]
+    why = f"no file of it has come in for {turn.timers.save_s:.0f} s"
+    turn.say(f"the checkpoint at step {step} is not saved: {why}")
+    give_up_save(turn, why)
 
 
 def _end_unparked(turn: Turn) -> None:
@@ -79,8 +111,21 @@ def _end_unparked(turn: Turn) -> None:
         if not give_up(turn, worker, f"did not leave generation {state.last_generation}"):
             return
     settle_if_parked(turn)
+    if state.phase is Phase.FENCING:
+        turn.wait(turn.timers.end_s)
 
 
 def _names(workers: set[str]) -> str:
     shown = sorted(workers)[:MAX_NAMES]
     return ", ".join(shown) + (" and others" if len(workers) > len(shown) else "")
+
+
+_CLOCKS: tuple[tuple[Callable[[Deadlines], float | None], Callable[[Turn], None]], ...] = (
+    (lambda due: due.cool_s, end_quarantines),
+    (lambda due: due.starting.earliest_s(), _give_up_starting),
+    (lambda due: due.ending.earliest_s(), _lose_ending),
+    (lambda due: due.commit_s, do_without_late_commits),
+    (lambda due: due.phase_s, _on_phase_over),
+    (lambda due: due.judge_s, judge_stuck),
+    (lambda due: due.gather_s, form_or_grow),
+)

@@ -8,6 +8,7 @@ from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.generations import Generation
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain, fence, settle_if_parked
 from remesh.orchestrator.control.moves.turn import Turn
@@ -43,18 +44,24 @@ def on_formed(turn: Turn, event: WorkerFormed) -> None:
 
 def on_restored(turn: Turn, event: WorkerRestored) -> None:
     current = turn.state.current
+    if event.worker not in current.unrestored:
+        return
     if event.at_step != current.from_step:
         _blame_restore(turn)
         fence(turn, f"{event.worker} restored step {event.at_step}, not {current.from_step}")
         return
     current.unformed.discard(event.worker)
     current.unrestored.discard(event.worker)
+    if turn.state.phase is Phase.RESTORING:
+        go_on(turn)
     _advance(turn)
 
 
 def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     """A slot that cannot be read is done without; there may be another of the same part."""
     restore = turn.state.current.restore
+    if event.worker not in turn.state.current.unrestored:
+        return  # doubled, or of one that has left the mesh
     if any(slot_label(slot) == event.name for slot in slots_of(restore)):
         label = event.name
         turn.state.vaults.bad.add(label)
@@ -104,7 +111,7 @@ def _advance(turn: Turn) -> None:
     current = state.current
     if state.phase is Phase.FORMING and not current.unformed:
         current.formed_s = current.formed_s or turn.now_s
-        within_s = turn.timers.restore_s
+        within_s = limit_s(turn, Phase.RESTORING)
         turn.move(Phase.RESTORING, reason=current.reason, within_s=within_s)
     if state.phase is Phase.RESTORING and not current.unrestored:
         current.restored_s = current.restored_s or turn.now_s
@@ -117,8 +124,8 @@ def _on_running(turn: Turn) -> None:
     state = turn.state
     if len(state.current.unparked) < len(state.current.members):
         _on_drained(turn)
-    elif state.stop_reason:
-        drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
+    elif state.parting is not None:
+        drain(turn, save=True, reason=f"stopping: {state.parting.reason}")
     else:
         do_without_leavers(turn)
         climb(turn)
@@ -134,6 +141,8 @@ def _on_drained(turn: Turn) -> None:
     if state.phase is Phase.RUNNING:
         reason = f"generation {state.current.generation} left at a step boundary"
         turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    if state.phase is Phase.DRAINING and state.current.saving:
+        go_on(turn)
     settle_if_parked(turn)
 
 

@@ -7,38 +7,44 @@ should all workers die at once with records that they had not reported.
 
 from dataclasses import dataclass, field
 
-from remesh.orchestrator.control.words.events import FilesSaved
+from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.parallel.state.root_manifest import ShardFile
 
 MAX_RESTORE_FAILURES = 2
+MAX_SAVES = 4  # in the making at a time: files of older ones are waited for no more
 
 
 @dataclass(slots=True, kw_only=True)
 class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others.
 
-    `asked` for its commit; `failed` if that came to nothing.
+    `asked` for its commit, which has to come by `due_s`. `failure` is why it comes to nothing.
     """
 
     waiting: set[str]
     files: list[ShardFile] = field(default_factory=list)
     asked: bool = False
-    failed: bool = False
+    due_s: float = 0.0
+    failure: str = ""
 
     @property
     def is_under_way(self) -> bool:
-        return self.asked and not self.failed
+        return self.asked and not self.failure
 
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoints:
-    """`good` is newest first. Only complete sets of files are ever handed out for a commit."""
+    """`good` is newest first. Only complete sets of files are ever handed out for a commit.
+
+    `stalled`: one that a mesh was left for was not saved, and none has been since.
+    """
 
     good: list[CheckpointState] = field(default_factory=list)
     writers: dict[int, frozenset[str]] = field(default_factory=dict)
     saves: dict[tuple[int, int], Save] = field(default_factory=dict)
     restore_failures: dict[str, int] = field(default_factory=dict)
+    stalled: bool = False
 
     @property
     def newest_step(self) -> int | None:
@@ -65,26 +71,30 @@ class Checkpoints:
             if older == kept and step <= from_step
         }
 
-    def add_files(self, event: FilesSaved) -> None:
-        """Takes note of a writer's files. Doubled and stale reports change nothing."""
-        writers = self.writers.get(event.generation, frozenset())
+    def begin_held(self, key: tuple[int, int], writers: frozenset[str]) -> None:
+        """These, who are parked, write the checkpoint of that (generation, step)."""
+        self.saves[key] = Save(waiting=set(writers))
+
+    def add_files(self, event: FilesSaved) -> bool:
+        """Whether a writer's files are news. Doubled and stale reports change nothing."""
         newest = self.newest_step
-        if event.worker not in writers or (newest is not None and event.step <= newest):
-            return
-        key = (event.generation, event.step)
-        save = self.saves.setdefault(key, Save(waiting=set(writers)))
-        if event.worker in save.waiting:
-            save.waiting.remove(event.worker)
-            save.files.extend(event.files)
+        if newest is not None and event.step <= newest:
+            return False
+        save = self._save_of(event.worker, (event.generation, event.step))
+        if save is None or event.worker not in save.waiting:
+            return False
+        save.waiting.remove(event.worker)
+        save.files.extend(event.files)
+        return True
 
     def awaits(self, worker: str, generation: int, step: int) -> bool:
         """Whether this worker's files of a checkpoint are still to come."""
         newest = self.newest_step
-        saved = newest is not None and newest >= step
-        if saved or worker not in self.writers.get(generation, ()):
+        if newest is not None and newest >= step:
             return False
         save = self.saves.get((generation, step))
-        return save is None or worker in save.waiting
+        waiting = self.writers.get(generation, frozenset()) if save is None else save.waiting
+        return worker in waiting
 
     def complete(self, generation: int, heard_step: int) -> tuple[int, Save] | None:
         """The save of a generation that is to be committed now; each is given out once.
@@ -111,10 +121,35 @@ class Checkpoints:
             save.asked = False
         return sorted({generation for generation, _ in under_way})
 
-    def fail(self, generation: int, step: int) -> None:
-        """A commit that came to nothing holds up no later one."""
+    def overdue(self, now_s: float) -> list[tuple[int, int]]:
+        """The commits that were to come by now."""
+        found = self.saves.items()
+        return [key for key, save in found if save.is_under_way and save.due_s <= now_s]
+
+    def next_due_s(self) -> float | None:
+        dues = (save.due_s for save in self.saves.values() if save.is_under_way)
+        return min(dues, default=None)
+
+    def put_off(self, by_s: float, not_before_s: float) -> None:
+        """All commits come so much later, and none before that moment."""
+        for save in self.saves.values():
+            save.due_s = max(save.due_s + by_s, not_before_s)
+
+    def fail(self, generation: int, step: int, why: str) -> None:
+        """A checkpoint that came to nothing holds up no later one."""
         if save := self.saves.get((generation, step)):
-            save.failed = True
+            save.failure = why
+
+    def fail_save(self, event: SaveFailed, why: str) -> None:
+        """One of its writers cannot write its part."""
+        save = self._save_of(event.worker, (event.generation, event.step))
+        if save is not None and event.worker in save.waiting:
+            save.failure = why
+
+    def failure(self, key: tuple[int, int]) -> str:
+        """Why this checkpoint comes to nothing, empty if it may yet come."""
+        save = self.saves.get(key)
+        return "" if save is None else save.failure
 
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""
@@ -122,8 +157,27 @@ class Checkpoints:
         if newest is not None and state.step <= newest:
             return False
         self.good.insert(0, state)
+        self.stalled = False
         self.saves = {key: save for key, save in self.saves.items() if key[1] > state.step}
         return True
 
     def blame(self, label: str) -> None:
         self.restore_failures[label] = self.restore_failures.get(label, 0) + 1
+
+    def _save_of(self, worker: str, key: tuple[int, int]) -> Save | None:
+        """What this worker's files are of: a new one at the first file, None for none.
+
+        Cost: linear in the writers for the first file of a checkpoint, none for the others.
+        """
+        save = self.saves.get(key)
+        writers = self.writers.get(key[0], frozenset())
+        if save is None and worker in writers:
+            self._make_room(key[0])
+            save = self.saves[key] = Save(waiting=set(writers))
+        return save
+
+    def _make_room(self, generation: int) -> None:
+        own = sorted(key for key in self.saves if key[0] == generation)
+        idle = [key for key in own if not self.saves[key].is_under_way]
+        for key in idle[: max(0, len(own) + 1 - MAX_SAVES)]:
+            del self.saves[key]

@@ -58,7 +58,9 @@ class Generation:
     `members` and the slots of `restore` are there while it is one of the newest two, `num_workers`
     and `source`, where the state came from in short, for ever.
     `unparked` are the members that may still train.
-    `saving`: what it does last is to save. `blamed`: a failure of its restore was counted already.
+    `saving`: what it does last is to save. `held_save` is the (generation, step) of what its parked
+    workers save after it. `is_last`: the run ends once it has saved. `blamed`: a failure of its
+    restore was counted already.
     `stuck` are those that make no progress, with the (step, operation) at which they stand;
     `stalled`: it was left since all of them stood at the same.
     `heard_step` is the newest step up to which no record is missing.
@@ -79,6 +81,8 @@ class Generation:
     unrestored: set[str]
     unparked: set[str]
     saving: bool = False
+    held_save: tuple[int, int] | None = None
+    is_last: bool = False
     blamed: bool = False
     stalled: bool = False
     stuck: dict[str, tuple[int, int]] = field(default_factory=dict)

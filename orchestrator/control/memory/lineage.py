@@ -30,6 +30,10 @@ class Lineage:
             end = from_step
         return False
 
+    def keeper(self, step: int) -> int:
+        """The newest generation that holds the state at `step`, which is one of the lineage."""
+        return next(older for older, from_step in reversed(self.chain) if from_step <= step)
+
     def owner(self, step: int) -> int | None:
         """The generation that trained `step`, None if no generation of the chain did."""
         for generation, from_step in reversed(self.chain):

@@ -18,16 +18,29 @@ from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.ladder import Ladder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """How a run is to end, once what its ranks hold is saved. Unless it `may_form`, no further mesh
+    is tried for that.
+    """
+
+    phase: Phase
+    reason: str
+    user_error: bool = False
+    may_form: bool = True
+
+
 @dataclass(slots=True, kw_only=True)
 class State:
     """`step` is the newest step that the run stands on, `last` the record of the newest finished.
 
-    `stop_reason` is empty until somebody asks for a stop, or the head is `preempted`; `user_error`
-    is what End says. `fault` is open from the first sign of trouble until the next generation is
-    asked for. `wanted_nodes` is what somebody asked for since the start. `ladder` is what the run
-    picks its meshes from since its own was replaced, `next_ladder` one that is not taken up yet.
-    `amendments` are all of the run since there are new ones, and `asked_changes` what is not taken
-    up yet.
+    `stop_reason` is empty until somebody asks for a stop, or the head is `preempted`. `wishes` are
+    all that asked, each with the moment at which it has waited long enough, if there is one.
+    `parting` is how the run is to end, for whatever reason; `user_error` is what End says. `fault`
+    is open from the first sign of trouble until the next generation is asked for. `wanted_nodes` is
+    what somebody asked for since the start. `ladder` is what the run picks its meshes from since
+    its own was replaced, `next_ladder` one that is not taken up yet. `amendments` are all of the
+    run since there are new ones, and `asked_changes` what is not taken up yet.
     """
 
     phase: Phase = Phase.WAITING
@@ -35,6 +48,8 @@ class State:
     started: bool = False
     stop_reason: str = ""
     preempted: bool = False
+    wishes: dict[str, float | None] = field(default_factory=dict)
+    parting: Parting | None = None
     wanted_nodes: int | None = None
     ladder: Ladder | None = None
     next_ladder: LadderChanged | None = None
@@ -74,6 +89,12 @@ class State:
         """One of the run's generations, which are numbered without a gap."""
         index = generation - self.generations[0].generation if self.generations else -1
         return self.generations[index] if 0 <= index < len(self.generations) else None
+
+    @property
+    def notice_s(self) -> float | None:
+        """The moment at which the run ends, saved or not, None for whenever it is saved."""
+        moments = [at_s for at_s in self.wishes.values() if at_s is not None]
+        return min(moments, default=None)
 
     @property
     def step_s(self) -> float | None:

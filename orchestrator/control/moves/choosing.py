@@ -51,7 +51,7 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     Cost: n log n for n workers and each kind of unit.
     """
     idle = turn.state.roster.in_state(WorkerState.IDLE) + last_holders(turn)
-    candidates = _Candidates(idle=idle, held=_held(turn.state, idle), slots=slots)
+    candidates = _Candidates(idle=idle, held=states_held(turn.state, idle), slots=slots)
     units = {unit: _units(turn, unit, candidates) for unit in turn.ladder.units}
     rung = turn.pick(lambda unit: len(units[unit]))
     assert rung is not None
@@ -69,8 +69,8 @@ def last_holders(turn: Turn) -> list[Worker]:
     leaving = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
     if not leaving:
         return []
-    held = _held(state, leaving)
-    others = _held(state, state.roster.in_state(WorkerState.IDLE))
+    held = states_held(state, leaving)
+    others = states_held(state, state.roster.in_state(WorkerState.IDLE))
     elsewhere = newest_whole(others.values())
     together = newest_whole([*others.values(), *held.values()])
     known = -1 if elsewhere is None else elsewhere[0]
@@ -90,7 +90,7 @@ def stays_whole(turn: Turn) -> bool:
     return newest_whole((0, one) for one in held) is not None
 
 
-def _held(state: State, workers: list[Worker]) -> dict[str, StepHeld]:
+def states_held(state: State, workers: Sequence[Worker]) -> dict[str, StepHeld]:
     """What each of them holds of the run's state, by name. An abandoned timeline counts as none."""
     held = {}
     for worker in workers:

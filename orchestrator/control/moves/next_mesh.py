@@ -170,6 +170,7 @@ def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generati
         unrestored=set(names),
         unparked=set(names),
         heard_step=decision.from_step,
+        is_last=state.parting is not None,
     )
 
 

@@ -8,7 +8,13 @@ from remesh.orchestrator.control.moves.next_mesh import (
     num_fitting,
     waiting_reason,
 )
-from remesh.orchestrator.control.moves.transitions import drain, leave, note_sign, over_budget
+from remesh.orchestrator.control.moves.transitions import (
+    awaits_files,
+    drain,
+    leave,
+    note_sign,
+    over_budget,
+)
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
@@ -23,6 +29,8 @@ def refill(turn: Turn) -> None:
     """
     state, roster = turn.state, turn.state.roster
     if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
+        return
+    if state.parting is not None and state.phase is not Phase.WAITING:
         return
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return
@@ -97,7 +105,7 @@ def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
         state.reason = waiting_reason(turn)
         return enough(turn)
     growing = state.phase is Phase.RUNNING and size > state.roster.num_members
-    return growing and not state.stop_reason and state.step < turn.options.steps
+    return growing and state.parting is None and state.step < turn.options.steps
 
 
 def _hurt(turn: Turn, node: str) -> None:
@@ -129,10 +137,7 @@ def _is_needed(turn: Turn, worker: str) -> bool:
     state = turn.state
     if not state.generations:
         return False
-    current = state.current
-    saving = state.phase is Phase.DRAINING and current.saving
-    awaited = saving and state.checkpoints.awaits(worker, current.generation, state.step)
-    return worker in current.unparked or awaited
+    return worker in state.current.unparked or awaits_files(turn, worker)
 
 
 def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:

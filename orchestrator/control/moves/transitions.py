@@ -1,12 +1,17 @@
 """How one mesh ends: fence or drain, settle, and on to the next one or to the end of the run."""
 
+from dataclasses import replace
+
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.memory.state import Parting
+from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.next_mesh import (
     ask_vaults,
     form_or_wait,
     take_up_ladder,
 )
+from remesh.orchestrator.control.moves.parting import end_parted, save_and_end, saving_of
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Drain, Fence
 from remesh.orchestrator.control.words.phases import Phase
@@ -23,13 +28,15 @@ def leave(turn: Turn, cause: str) -> None:
     state = turn.state
     if state.phase is not Phase.FENCING:
         reason = f"leaving generation {state.current.generation}: {cause}"
-        turn.move(Phase.FENCING, reason=reason, within_s=turn.timers.fence_s(state.step_s))
+        turn.move(Phase.FENCING, reason=reason, within_s=limit_s(turn, Phase.FENCING))
+        state.current.saving, state.current.held_save = False, None
         turn.say(reason)
         ask_to_leave(turn)
     settle_if_parked(turn)
 
 
 def ask_to_leave(turn: Turn) -> None:
+    """Whoever is asked has all its time, whenever that is."""
     ask_vaults(turn)
     current = turn.state.current
     workers = reachable(turn)
@@ -69,6 +76,9 @@ def ask_to_drain(turn: Turn) -> None:
 def settle_if_parked(turn: Turn) -> None:
     """Goes on once no member trains any more, and what was to be saved is saved."""
     state = turn.state
+    if state.phase is Phase.WAITING and state.parting is not None:
+        save_and_end(turn)
+        return
     if state.phase not in (Phase.FENCING, Phase.DRAINING) or state.current.unparked:
         return
     saved_step = state.checkpoints.newest_step
@@ -76,34 +86,50 @@ def settle_if_parked(turn: Turn) -> None:
         turn.end(
             Phase.FINISHED, f"all {count(turn.options.steps, 'step', 'is', 'are')} done and saved"
         )
-        return
-    if state.phase is Phase.FENCING:
+    elif state.phase is Phase.FENCING:
         _settle_fenced(turn)
-    elif state.step >= turn.options.steps:
-        return
-    elif not state.current.saving:
+    elif state.current.saving:
+        _settle_saving(turn)
+    elif state.parting is not None:
+        save_and_end(turn)
+    else:
         form_or_wait(turn)
-    elif saved_step is not None and saved_step >= state.step:
-        _go_on_saved(turn)
 
 
-def _go_on_saved(turn: Turn) -> None:
-    """A drain that saves ends the run, lets nodes go that alone held the state, or lets the next
-    mesh leave out some who hold it.
-    """
-    if turn.state.stop_reason:
-        end_stopped(turn)
-        return
-    take_up_ladder(turn)
-    form_or_wait(turn)
-
-
-def end_stopped(turn: Turn) -> None:
+def end_saved(turn: Turn, reason: str, *, user_error: bool = False) -> None:
+    """The run has failed: it ends once what its ranks hold is saved, without a further mesh."""
     state = turn.state
-    saved_step = state.checkpoints.newest_step
-    saved = "nothing is saved" if saved_step is None else f"saved at step {saved_step}"
-    phase = Phase.PREEMPTED if state.preempted else Phase.STOPPED
-    turn.end(phase, f"{state.stop_reason}; {saved}")
+    failed = Parting(phase=Phase.FAILED, reason=reason, user_error=user_error)
+    state.parting = replace(state.parting or failed, may_form=False)
+    saved_step = state.checkpoints.newest_step or 0
+    if not state.generations or state.step <= saved_step:
+        end_parted(turn, "")
+    elif state.phase is Phase.RUNNING and _is_whole(turn):
+        drain(turn, save=True, reason=reason)
+    elif state.phase in (Phase.WAITING, Phase.FENCING) or _is_whole(turn):
+        settle_if_parked(turn)
+    else:
+        fence(turn, reason)
+
+
+def give_up_save(turn: Turn, why: str, *, user_error: bool = False) -> None:
+    """What is saved last is not: the run ends, or trains on as it is until storage is well again.
+
+    To try at once again was the alternative: a step, a drain and a wait for storage in turns.
+    """
+    state = turn.state
+    text = f"the checkpoint at step {saving_of(turn)[1]} is not saved: {why}"
+    if state.parting is not None and not user_error:
+        end_parted(turn, why)
+    elif state.parting is not None or state.step >= turn.options.steps:
+        turn.end(Phase.FAILED, text, user_error=user_error)
+    else:
+        state.checkpoints.stalled = True
+        state.current.saving = False
+        if state.current.unparked:
+            fence(turn, text)
+        else:
+            form_or_wait(turn)
 
 
 def over_budget(turn: Turn) -> bool:
@@ -114,24 +140,8 @@ def over_budget(turn: Turn) -> bool:
     reason = (
         f"{count(budget.failures, 'failure')}, more than elastic.max_failures={limit}; the last: "
     )
-    turn.end(Phase.FAILED, reason + budget.cause)
+    end_saved(turn, reason + budget.cause)
     return True
-
-
-def _settle_fenced(turn: Turn) -> None:
-    state = turn.state
-    fault = state.fault
-    assert fault is not None
-    if state.stop_reason:
-        end_stopped(turn)
-        return
-    if state.vaults.awaited:
-        return
-    if not fault.losses and not state.current.has_steps:
-        state.budget.count_empty_try(fault.cause, state.step)
-        if over_budget(turn):
-            return
-    form_or_wait(turn)
 
 
 def reachable(turn: Turn) -> tuple[str, ...]:
@@ -139,3 +149,58 @@ def reachable(turn: Turn) -> tuple[str, ...]:
     workers = turn.state.roster.workers
     unparked = turn.state.current.unparked
     return tuple(sorted(name for name in unparked if workers[name].state is WorkerState.MEMBER))
+
+
+def awaits_files(turn: Turn, worker: str) -> bool:
+    """Whether the worker has parked and not left its part of what is saved last."""
+    state = turn.state
+    saving = state.phase is Phase.DRAINING and state.current.saving
+    return saving and state.checkpoints.awaits(worker, *saving_of(turn))
+
+
+def note_files(turn: Turn) -> None:
+    """Files came in: whoever waits for storage goes on waiting."""
+    if turn.state.phase in (Phase.RUNNING, Phase.DRAINING):
+        go_on(turn)
+
+
+def _is_whole(turn: Turn) -> bool:
+    """Whether all are there that train or write."""
+    state = turn.state
+    workers, save = state.roster.workers, state.checkpoints.saves.get(saving_of(turn))
+    names = {member.worker for member in state.current.members}
+    if state.phase is Phase.DRAINING and save is not None:
+        names = state.current.unparked | save.waiting
+    return all(name in workers and workers[name].state is not WorkerState.ENDING for name in names)
+
+
+def _settle_saving(turn: Turn) -> None:
+    """A drain that saves ends the run, lets nodes go that alone held the state, or lets the next
+    mesh leave out some who hold it.
+    """
+    state, key = turn.state, saving_of(turn)
+    saved_step = state.checkpoints.newest_step
+    if saved_step is not None and saved_step >= key[1]:
+        if state.parting is not None:
+            end_parted(turn, "")
+            return
+        take_up_ladder(turn)
+        form_or_wait(turn)
+    elif failure := state.checkpoints.failure(key):
+        give_up_save(turn, failure, user_error=True)
+
+
+def _settle_fenced(turn: Turn) -> None:
+    state = turn.state
+    if state.parting is not None:
+        save_and_end(turn)
+        return
+    fault = state.fault
+    assert fault is not None
+    if state.vaults.awaited:
+        return
+    if not fault.losses and not state.current.has_steps:
+        state.budget.count_empty_try(fault.cause, state.step)
+        if over_budget(turn):
+            return
+    form_or_wait(turn)

@@ -2,6 +2,7 @@
 
 FENCING is a phase of its own, apart from DRAINING: a drain ends at a step boundary that all members
 agree on and may save, a fence ends now and promises nothing; what a deadline means differs too.
+What parked workers save without a mesh is the end of a drain as well: files are waited for.
 """
 
 from collections.abc import Mapping
@@ -25,12 +26,12 @@ ENDED = frozenset({Phase.FINISHED, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED}
 _CUT_SHORT = frozenset({Phase.FENCING, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED})
 
 MOVES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.WAITING: frozenset({Phase.FORMING}) | ENDED,
+    Phase.WAITING: frozenset({Phase.FORMING, Phase.DRAINING}) | ENDED,
     Phase.FORMING: frozenset({Phase.RESTORING}) | _CUT_SHORT,
     Phase.RESTORING: frozenset({Phase.RUNNING}) | _CUT_SHORT,
     Phase.RUNNING: frozenset({Phase.DRAINING}) | _CUT_SHORT,
     Phase.DRAINING: frozenset({Phase.FORMING, Phase.WAITING, Phase.FENCING}) | ENDED,
-    Phase.FENCING: frozenset({Phase.FORMING, Phase.WAITING}) | ENDED,
+    Phase.FENCING: frozenset({Phase.FORMING, Phase.WAITING, Phase.DRAINING}) | ENDED,
     Phase.FINISHED: frozenset(),
     Phase.FAILED: frozenset(),
     Phase.STOPPED: frozenset(),

@@ -1,0 +1,150 @@
+"""How a run ends before its last step: with what its ranks hold on storage, as far as can be.
+
+A mesh that trains saves as it drains. Where there is none, one more is formed if there are enough
+for it, which saves at its first step boundary; its members write side by side. Where there are too
+few, or that mesh breaks as well, the parked workers write what they hold without any mesh. What
+only vaults hold takes a mesh to read it: that is waited for. What lost: to end with what was saved
+before, which threw away up to `checkpoint.every` steps that live ranks still held.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remesh.orchestrator.control.memory.membership import Worker, WorkerState
+from remesh.orchestrator.control.moves.choosing import states_held
+from remesh.orchestrator.control.moves.limits import limit_s
+from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait
+from remesh.orchestrator.control.moves.turn import Turn
+from remesh.orchestrator.control.words.commands import SaveHeld
+from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.control.words.recovery import StepHeld, newest_key, newest_whole, parts_of
+from remesh.orchestrator.user_text import count
+from remesh.parallel.plan.cut import Cut, Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithinReach:
+    """The newest whole state of parked workers, and those that hold some of it; the newest step
+    whose state they and the vaults hold together. 0 where there is none.
+    """
+
+    live_step: int
+    holders: tuple[tuple[str, frozenset[Part]], ...]
+    step: int
+
+
+def save_and_end(turn: Turn) -> None:
+    """Nobody trains any more: saves what is newer than what is saved, or ends the run."""
+    state, parting = turn.state, turn.state.parting
+    assert parting is not None
+    found = _within_reach(turn)
+    saved_step = state.checkpoints.newest_step or 0
+    if parting.may_form and state.vaults.awaited and found.live_step < state.step:
+        return
+    live = found.live_step > saved_step
+    if found.step <= saved_step:
+        end_parted(turn, "neither ranks nor vaults hold all of a newer state any more")
+    elif parting.may_form and enough(turn) and not (live and state.current.is_last):
+        _form_once_more(turn)
+    elif live:
+        _save_held(turn, found)
+    elif not parting.may_form:
+        end_parted(turn, "only vaults hold them, and no further mesh is tried")
+    elif state.phase is not Phase.WAITING:
+        form_or_wait(turn)
+
+
+def end_parted(turn: Turn, why: str) -> None:
+    """Ends the run as it was to end. `why` not all of its steps are saved, if they are not."""
+    state, parting = turn.state, turn.state.parting
+    assert parting is not None
+    text = parting.reason
+    if state.generations or parting.phase is not Phase.FAILED:
+        text += f"; {_saved(turn, why)}"
+    turn.end(parting.phase, text, user_error=parting.user_error)
+
+
+def ask_to_save_held(turn: Turn) -> None:
+    """Asks those whose files of a checkpoint by parked workers have not come in."""
+    held_save = turn.state.current.held_save
+    assert held_save is not None
+    generation, step = held_save
+    writers = turn.state.checkpoints.saves[held_save].waiting
+    turn.do(SaveHeld(generation=generation, step=step, workers=tuple(sorted(writers))))
+
+
+def saving_of(turn: Turn) -> tuple[int, int]:
+    """The (generation, step) of the checkpoint that a drain that saves waits for."""
+    life = turn.state.current
+    return life.held_save or (life.generation, turn.state.step)
+
+
+def _form_once_more(turn: Turn) -> None:
+    """As often as any mesh may break before its first step."""
+    state, budget = turn.state, turn.state.budget
+    if state.current.is_last:
+        budget.count_empty_try(state.reason, state.step)
+    if budget.failures > turn.options.max_failures:
+        end_parted(turn, "the mesh that was to read them from the vaults broke too often")
+    else:
+        form_or_wait(turn)
+
+
+def _within_reach(turn: Turn) -> _WithinReach:
+    state = turn.state
+    parked = state.roster.in_state(WorkerState.IDLE) + state.roster.in_state(WorkerState.LEAVING)
+    held = states_held(state, parked)
+    slots = state.vaults.slots(state.lineage, state.heard_step)
+    live, stored = parts_of(held.values()), parts_of((s.step, s.held) for s in slots)
+    together = newest_key(live, stored)
+    alone = newest_whole(held.values())
+    return _WithinReach(
+        live_step=0 if alone is None else alone[0],
+        holders=() if alone is None else tuple(_holders(parked, held, alone)),
+        step=0 if together is None else together[0],
+    )
+
+
+def _holders(
+    parked: Sequence[Worker], held: dict[str, StepHeld], key: tuple[int, Cut]
+) -> list[tuple[str, frozenset[Part]]]:
+    found = []
+    for worker in parked:
+        if worker.name in held:
+            step, own = held[worker.name]
+            if (step, own.cut) == key:
+                found.append((worker.name, frozenset(own.parts)))
+    return found
+
+
+def _save_held(turn: Turn, found: _WithinReach) -> None:
+    state = turn.state
+    writers: set[str] = set()
+    covered: set[Part] = set()
+    for name, parts in found.holders:
+        if not parts <= covered:
+            covered |= parts
+            writers.add(name)
+    step = found.live_step
+    held_save = (state.lineage.keeper(step), step)
+    state.checkpoints.begin_held(held_save, frozenset(writers))
+    state.current.saving, state.current.held_save = True, held_save
+    reason = f"{count(len(writers), 'parked worker', 'saves', 'save')} step {step}"
+    if state.phase is Phase.DRAINING:
+        state.reason = reason
+    else:
+        turn.move(Phase.DRAINING, reason=reason, within_s=None)
+    turn.wait(limit_s(turn, Phase.DRAINING))
+    turn.say(reason)
+    ask_to_save_held(turn)
+
+
+def _saved(turn: Turn, why: str) -> str:
+    state = turn.state
+    saved_step = state.checkpoints.newest_step
+    text = "nothing is saved" if saved_step is None else f"saved at step {saved_step}"
+    first = (saved_step or 0) + 1
+    if state.step < first:
+        return text
+    steps = f"step {first}" if state.step == first else f"steps {first} to {state.step}"
+    return f"{text}{' of' if saved_step is None else ' and nothing of'} {steps}: {why}"
