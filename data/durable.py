@@ -19,6 +19,10 @@ class Disk:
         """A new file to write, or an old one emptied."""
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb")
 
+    def append(self, file: BinaryIO, data: bytes | bytearray) -> int:
+        """How many of these bytes a file without a buffer of its own has taken."""
+        return file.write(data)
+
     def sync(self, file: BinaryIO) -> None:
         file.flush()
         os.fsync(file.fileno())

@@ -8,36 +8,31 @@ import queue
 import threading
 from collections.abc import Callable
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.control.words.events import Event
 
 
 class Inbox:
-    """`put` is called from any thread. The order of the inbox is that of the journal."""
+    """`put` is called from any thread. The order of the inbox is that of the journal, in which
+    `line` is the number of the event that was taken out last, of the moment `at_s`.
+    """
 
     def __init__(self, journal: JournalWriter, now_s: Callable[[], float]) -> None:
         self._journal = journal
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[Event, float] | OSError] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Event, float, int] | OSError] = queue.SimpleQueue()
+        self.line, self.at_s = -1, 0.0
 
     def put(self, event: Event) -> None:
         with self._lock:
             now_s = self._now_s()
             try:
-                self._journal.event(event, now_s)
+                line = self._journal.event(event, now_s)
             except OSError as error:
                 self._waiting.put(error)
             else:
-                self._waiting.put((event, now_s))
-
-    def write_if_empty(self, write: Callable[[float], None]) -> bool:
-        """Whether nothing waits: then what `write` adds stands after all that was handled."""
-        with self._lock:
-            empty = self._waiting.empty()
-            if empty:
-                write(self._now_s())
-            return empty
+                self._waiting.put((event, now_s, line))
 
     def get(self, timeout_s: float) -> tuple[Event, float] | None:
         """The oldest event with the moment of its arrival, None if there is none in time.
@@ -50,4 +45,5 @@ class Inbox:
             return None
         if isinstance(waiting, OSError):
             raise waiting
-        return waiting
+        event, self.at_s, self.line = waiting
+        return event, self.at_s

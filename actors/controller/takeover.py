@@ -11,13 +11,16 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from remesh.actors.history.journal_files import Journal, JournalWriter, journal_path
-from remesh.actors.history.journal_reading import History, read_history
+from remesh.actors.history.journal_files import Journal, journal_path
+from remesh.actors.history.journal_reading import History
+from remesh.actors.history.journal_writer import JournalWriter
+from remesh.actors.history.newest_journal import read_newest
 from remesh.actors.history.replay import Replayed, replayed
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.serving.status_server import LOOPBACK, Actions, Answers, StatusServer
+from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Amended, ControllerRestarted, RunStarted
@@ -60,25 +63,26 @@ class Beginning:
 
 
 def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
-    """Cost: the run's journals are read, and replayed from the newest snapshot on.
+    """Cost: the newest journal is read and replayed from its newest snapshot on.
 
     Raises: RemeshError if somebody else has taken over the run, UserError if what the controller
     before this one has written is not there any more: then nobody knows what it knew.
     """
-    history = read_history(folder.path)
+    history = read_newest(folder.path)
     _check_own(spec, history, folder)
     starts = history.starts
     before = replayed(starts)
     if starts and starts[-1].incarnation >= spec.incarnation:
         return _take_over(spec, starts[-1], before, folder)
-    options = replace(options, start=len(starts) + 1)
+    options = replace(options, start=starts[-1].options.start + 1 if starts else 1)
     writer = JournalWriter(folder.path, spec.incarnation, options)
-    now_s = time.time()
+    machine, now_s = Controller(options), time.time()
+    _remember(writer, Replayed(state=machine.state, tally=before.tally), now_s)
     for text in spec.notices:
         writer.announcement(text, now_s)
     return Beginning(
         spec=spec,
-        machine=Controller(options),
+        machine=machine,
         tally=before.tally,
         journal=writer,
         events=_first_start(spec),
@@ -112,6 +116,7 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
     newest_s = journal.newest_s()
     now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
     writer = JournalWriter(folder.path, incarnation, journal.options, continued=journal)
+    _remember(writer, before, now_s)
     for text in before.unsaid:
         writer.announcement(text, now_s)
     restarted = (ControllerRestarted(down_s=now_s - newest_s),)
@@ -125,6 +130,11 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
         contact=folder.contact(),
         gone=frozenset(journal.nodes()) - before.state.roster.nodes.keys(),
     )
+
+
+def _remember(writer: JournalWriter, before: Replayed, now_s: float) -> None:
+    """Whoever begins after this controller needs no file before this one."""
+    writer.snapshot(encode(Snapshot(state=before.state, tally=before.tally)), now_s)
 
 
 def _first_start(spec: RunSpec) -> tuple[Amended | RunStarted, ...]:

@@ -5,19 +5,16 @@ line says how many lines came before: what the dead one may still write beyond t
 nobody. Each line carries a sum of itself and of those before it; `journal_reading` goes by it.
 """
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.journal import Announced, Opened, Remembered
+from remesh.orchestrator.control.journal import Announced, Remembered
 from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
-    Event,
     NodeJoined,
     WorkerErred,
     WorkerLost,
@@ -25,70 +22,8 @@ from remesh.orchestrator.control.words.events import (
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.control.words.records import CheckpointState
-from remesh.orchestrator.control.words.sealed_lines import sealed
 
 FOLDER = "journal"
-
-
-class JournalWriter:
-    """Lines reach the operating system before the event is handled: a killed controller loses none.
-    They reach the disk by `sync`: a power cut may lose those since then.
-
-    Announcements stay in memory too, as what a poll returns; there are few of them.
-    """
-
-    def __init__(
-        self,
-        run_folder: Path,
-        incarnation: int,
-        options: Options,
-        continued: "Journal | None" = None,
-        disk: Disk = DISK,
-    ) -> None:
-        path = journal_path(run_folder, incarnation)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        earlier = continued.announcements() if continued else ()
-        self.announcements: list[str] = [entry["text"] for entry in earlier]
-        self._disk = disk
-        self._file = path.open("ab")
-        self._lock = threading.Lock()
-        self._sum = continued.sum if continued else 0
-        opened = Opened(
-            options=options,
-            number=incarnation,
-            start=continued.incarnation if continued else incarnation,
-            continues=len(continued.lines) if continued else None,
-        )
-        self._line(journal.encode_opened(opened))
-        for folder in (path.parent, run_folder):
-            disk.sync_folder(folder)
-
-    def event(self, event: Event, now_s: float) -> None:
-        self._line(journal.encode(event, now_s))
-
-    def announcement(self, text: str, now_s: float) -> None:
-        self.ending(text, now_s)
-        self.announcements.append(text)
-
-    def ending(self, text: str, now_s: float) -> None:
-        """The last word, which a poll returns as the run's reason and not as an announcement."""
-        self._line(journal.encode(Announced(text=text), now_s))
-
-    def snapshot(self, values: Any, now_s: float) -> None:
-        """Where a controller that takes over begins to replay, after all events so far."""
-        self._line(journal.encode(Remembered(values=values), now_s))
-
-    def sync(self) -> None:
-        """All that was written so far outlives a power cut."""
-        with self._lock:
-            self._disk.sync(self._file)
-
-    def _line(self, line: str) -> None:
-        with self._lock:
-            text, self._sum = sealed(line, self._sum)
-            self._file.write(text.encode() + b"\n")
-            self._file.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +44,8 @@ class Damage:
 class Journal:
     """One start of the run, as its files prove it; `incarnation` is its first controller's.
 
-    `sum` is that of all lines. With `damage` there may have been more of them than are proven.
+    `sum` is that of all lines. With `damage` there may have been more of them than are proven. With
+    `base`, a snapshot among them, lines before those that it does not hold are left out.
     """
 
     incarnation: int
@@ -117,6 +53,11 @@ class Journal:
     lines: tuple[str, ...]
     sum: int = 0
     damage: Damage | None = None
+    base: Remembered | None = None
+
+    @property
+    def num_lines(self) -> int:
+        return len(self.lines) + self._num_before
 
     def replay(self) -> Controller:
         return journal.replay(self.lines, self.options)
@@ -152,15 +93,24 @@ class Journal:
     def nodes(self) -> set[str]:
         """Every node that has ever joined."""
         joined = journal.read(self._lines_of(NodeJoined))
-        return {event.node for event, _ in joined if isinstance(event, NodeJoined)}
+        found = {event.node for event, _ in joined if isinstance(event, NodeJoined)}
+        return found | set(self.base.nodes) if self.base else found
 
-    def snapshot(self) -> tuple[int, Any] | None:
-        """The index of the newest line that holds one, with its values."""
-        for index in range(len(self.lines) - 1, -1, -1):
-            if journal.says(self.lines[index], Remembered):
-                told = journal.decode(self.lines[index]).told
-                if isinstance(told, Remembered):
-                    return index, told.values
+    def said(self) -> tuple[int, list[str]]:
+        """How many announcements are left out, and those that follow."""
+        if self.base is None:
+            return 0, [entry["text"] for entry in self.announcements()]
+        later = self.since(self.base.line)
+        texts = [*self.base.said, *(entry["text"] for entry in later.announcements())]
+        return self.base.announced - len(self.base.said), texts
+
+    def snapshot(self) -> tuple["Journal", Any] | None:
+        """The newest one's values, and the lines that it does not hold."""
+        for line in reversed(self.lines):
+            if journal.says(line, Remembered):
+                told = journal.decode(line).told
+                if isinstance(told, Remembered) and told.after >= self._num_before:
+                    return self.since(told.after), told.values
         return None
 
     def committed(self) -> CheckpointState | None:
@@ -172,12 +122,17 @@ class Journal:
         found = self.options.resume
         return found if isinstance(found, CheckpointState) else None
 
-    def after(self, line: int) -> "Journal":
-        return replace(self, lines=self.lines[line + 1 :])
+    def since(self, line: int) -> "Journal":
+        """Without the lines before that number."""
+        return replace(self, lines=self.lines[line - self._num_before :], base=None)
 
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""
         return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
+
+    @property
+    def _num_before(self) -> int:
+        return self.base.after if self.base else 0
 
     def _lines_of(self, *kinds: type[Any]) -> Iterator[str]:
         return (line for line in self.lines if any(journal.says(line, kind) for kind in kinds))

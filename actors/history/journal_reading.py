@@ -19,7 +19,7 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
 from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, parse
 
-_NAME = re.compile(r"(\d{6,18})\.jsonl", re.ASCII)
+NAME = re.compile(r"(\d{6,18})\.jsonl", re.ASCII)
 _MAX_BYTES = 1 << 36
 _MAX_OPENED_BYTES, _MAX_OPENED_VALUES = 1 << 24, 1 << 20
 
@@ -43,7 +43,7 @@ class History:
 def read_history(run_folder: Path) -> History:
     """Cost: every byte. Raises: RunFormatError if another version wrote one of them."""
     reader = _Reader(run_folder=run_folder)
-    for path in sorted((run_folder / FOLDER).glob("*.jsonl"), key=_order):
+    for path in sorted((run_folder / FOLDER).glob("*.jsonl"), key=order):
         reader.read(path)
     starts = tuple(start.journal() for start in reader.starts)
     return History(starts=starts, strays=tuple(reader.strays))
@@ -107,7 +107,7 @@ class _Reader:
 
     def read(self, path: Path) -> None:
         """Take in one file after the other, in the order of their numbers."""
-        number = _NAME.fullmatch(path.name)
+        number = NAME.fullmatch(path.name)
         if number is None:
             self._stray(path, "has no name of a journal; remove it")
             return
@@ -121,7 +121,7 @@ class _Reader:
 
     def _segment(self, path: Path, number: int, lines: list[bytes]) -> None:
         try:
-            opened = _opened(lines[0], path)
+            opened = read_opened(lines[0], path)
         except ValueError as error:
             self._stray(path, f"is damaged ({brief(error)}); nothing in the file is proven", 1)
             return
@@ -157,7 +157,7 @@ class _Reader:
         self.strays.append(Damage(file=str(path), line=line, what=what))
 
 
-def _opened(line: bytes, path: Path) -> Opened:
+def read_opened(line: bytes, path: Path) -> Opened:
     """What a first line says; whether it proves itself, only the line before it shows.
 
     Raises: ValueError; RunFormatError if another version wrote it.
@@ -182,6 +182,6 @@ def _is_changed(values: dict[str, Any], line: bytes) -> bool:
     return False
 
 
-def _order(path: Path) -> tuple[int, str]:
-    name = _NAME.fullmatch(path.name)
+def order(path: Path) -> tuple[int, str]:
+    name = NAME.fullmatch(path.name)
     return (int(name[1]) if name else 0, path.name)

@@ -1,11 +1,12 @@
 """What a run has done so far, from its journals: the tally over all starts, the newest state."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from remesh.actors.history.journal_files import Journal, JournalWriter
+from remesh.actors.history.journal_files import Journal
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
@@ -17,29 +18,33 @@ from remesh.orchestrator.control.words.commands import Announce, Command, End
 EVERY = 10_000  # events, which take about a second to replay
 
 
-class Quiet(Protocol):
-    """Whoever takes events in: calls `write` with the moment if there are none to be handled."""
+class Handled(Protocol):
+    """Where events are taken out: the line of the last one, and its moment."""
 
-    def write_if_empty(self, write: Callable[[float], None]) -> bool: ...
+    line: int
+    at_s: float
 
 
 class SnapshotWriter:
-    """Writes down every now and then what there is, which the machine changes meanwhile."""
+    """Writes down every now and then what there is, which the machine changes meanwhile.
 
-    def __init__(self, there: Snapshot, inbox: Quiet, writer: JournalWriter) -> None:
+    It does so between two events, and holds up nobody who brings one: those that have come in
+    meanwhile are in the journal before the snapshot, which says where it belongs.
+    """
+
+    def __init__(self, there: Snapshot, inbox: Handled, writer: JournalWriter) -> None:
         self._there = there
         self._inbox = inbox
         self._writer = writer
         self._events = 0
 
     def after_an_event(self) -> None:
-        """Called by the thread that handles them; a journal that is ahead of it has to wait."""
+        """Called by the thread that handles them, once what it has taken out is handled."""
         self._events += 1
-        if self._events >= EVERY and self._inbox.write_if_empty(self._write):
+        if self._events >= EVERY:
             self._events = 0
-
-    def _write(self, now_s: float) -> None:
-        self._writer.snapshot(encode(self._there), now_s)
+            values = encode(self._there)
+            self._writer.snapshot(values, self._inbox.at_s, after=self._inbox.line)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,9 +77,9 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
     done = Replayed(state=State(), tally=Tally())
     for index in range(len(starts) - 1, -1, -1):
         if snapshot := _newest_snapshot(starts[index]):
-            line, there = snapshot
+            later, there = snapshot
             done = Replayed(state=there.state, tally=there.tally)
-            done.run(starts[index].after(line))
+            done.run(later)
             starts = starts[index + 1 :]
             break
     for found in starts:
@@ -83,7 +88,7 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
     return done
 
 
-def _newest_snapshot(found: Journal) -> tuple[int, Snapshot] | None:
+def _newest_snapshot(found: Journal) -> tuple[Journal, Snapshot] | None:
     """None if there is none, or if it does not fit: then the events tell the same."""
     before = found.snapshot()
     if before is None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.newest_journal import newest_generation_of, read_newest
 from remesh.actors.run.claims import Claims
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.liveness import who_holds
@@ -27,7 +28,6 @@ from remesh.actors.run.own_records import Record, read_flat, read_record
 from remesh.actors.storage.file_storage import OWNER_ONLY, LocalStorage
 from remesh.actors.storage.run_place import RunPlace
 from remesh.actors.storage.storage_url import open_storage
-from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words import codec
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.control.words.run_format import (
@@ -240,10 +240,10 @@ class RunFolder:
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
         _, left = newest_numbers(self.guarded)  # a damaged journal may tell of fewer
-        generations, history = [left], read_history(self.path)
-        for journal in history.starts[-1:]:
+        generations = [left]
+        for journal in read_newest(self.path).starts[-1:]:
             # A start that ended before it formed a mesh knows of the others by its options.
-            generations += [journal.options.last_generation, view_of(journal.replay()).generation]
+            generations += [journal.options.last_generation, newest_generation_of(journal)]
         return max(generations)
 
     def contact(self) -> Contact | None:

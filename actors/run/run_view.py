@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.told import progress_of, told_of
 from remesh.orchestrator.accounts.standing import Standing, standing_of
@@ -57,7 +57,7 @@ class RunView:
         view, standing = self._looked_at()
         told = replace(
             progress_of(view, standing, time.time()),
-            announcements=tuple(self._writer.announcements[seen:]),
+            announcements=self._writer.announced(seen),
             run=self._spec.job.name,
             folder=self._spec.folder,
         )

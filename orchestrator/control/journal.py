@@ -8,7 +8,7 @@ spares a replay, and says nothing that the events do not say.
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from remesh.orchestrator.control.controller import Controller
@@ -31,8 +31,18 @@ class Announced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """A snapshot of state and tally after all events so far, as JSON; it is read where needed."""
+    """A snapshot of state and tally after the first `after` lines, as JSON.
 
+    Nobody who begins with it needs a line before those: `line` is its own number, `announced`
+    counts the announcements before it, of which `said` are the newest, and `nodes` are all that
+    have ever joined. Lines are counted from 0 over all files of a start, their first ones left out.
+    """
+
+    after: int = 0
+    line: int = 0
+    announced: int = 0
+    said: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
     values: Any
 
 
@@ -65,6 +75,16 @@ class JournalError(RemeshError):
 def encode(told: Event | Announced | Remembered, now_s: float) -> str:
     """One line, without its end. Raises: CodecError for what could not be read back."""
     return _line(codec.encode(Entry, Entry(at_s=now_s, told=told)))
+
+
+def encode_remembered(there: Remembered, values: str, now_s: float) -> str:
+    """Likewise for a snapshot whose `values`, which may be many, are JSON already."""
+    line = encode(replace(there, values=None), now_s)
+    return f"{line.removesuffix('null}}')}{values}}}}}"
+
+
+def encode_values(values: Any) -> str:
+    return _line(values)
 
 
 def encode_opened(opened: Opened) -> str:

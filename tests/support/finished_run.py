@@ -18,7 +18,7 @@ from control_values import record
 from manifests import checkpoint_manifest
 from whole_shards import encode_shard
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.cli.main import main

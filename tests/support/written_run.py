@@ -3,7 +3,7 @@
 from control_drive import Drive
 from tallied_drive import TalliedDrive
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 

@@ -2,7 +2,7 @@
 
 from control_values import options
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.serving.status_server import StatusServer

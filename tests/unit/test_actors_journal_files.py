@@ -1,11 +1,16 @@
+import errno
 import json
 from dataclasses import replace
 
 import pytest
 from control_values import options, record
 
-from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.journal_writer import MOST_SAID, MOST_WAITING_BYTES, JournalWriter
+from remesh.actors.history.newest_journal import read_newest
+from remesh.data.durable import Disk
+from remesh.orchestrator.accounts.snapshot import Snapshot, encode
+from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import read
@@ -194,3 +199,73 @@ def test_what_a_dead_controller_writes_after_it_was_followed_counts_for_nobody(t
     assert journal.nodes() == {"n", "m", "o"}
     JournalWriter(tmp_path, 5, OPTIONS)
     assert [found.incarnation for found in read_history(tmp_path).starts] == [1, 5]
+
+
+class FullDisk(Disk):
+    """Has room for so many bytes."""
+
+    def __init__(self, room):
+        self.room = room
+
+    def append(self, file, data):
+        if data and not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = super().append(file, data[: self.room])
+        self.room -= taken
+        return taken
+
+
+def test_a_full_disk_holds_up_the_commits_and_no_training(tmp_path):
+    """control A16: it ended the run."""
+    disk = FullDisk(10**6)
+    writer = JournalWriter(tmp_path, 1, OPTIONS, disk=disk)
+    disk.room = 30
+    for now_s in (1.0, 2.0):
+        writer.event(ev.Tick(), now_s)
+    [said] = writer.announced(0)
+    assert "no room for the run's journal" in said
+    with pytest.raises(OSError, match="No space left"):
+        writer.sync()
+    whole = writer.bytes_from(0, 10**6)
+    disk.room = 10**6
+    writer.event(ev.Tick(), 3.0)
+    writer.sync()
+    assert writer.path.read_bytes().startswith(whole)
+    (journal,) = read_history(tmp_path).starts
+    assert [at_s for _, at_s in read(journal.lines)] == [1.0, 2.0, 3.0]
+    assert journal.damage is None
+
+
+def test_what_waits_for_room_is_bounded(tmp_path):
+    disk = FullDisk(10**6)
+    writer = JournalWriter(tmp_path, 1, OPTIONS, disk=disk)
+    disk.room = 0
+    text = "x" * (MOST_WAITING_BYTES // 8)
+    for _ in range(7):
+        writer.announcement(text, 1.0)
+    with pytest.raises(OSError, match="No space left"):
+        writer.announcement(text, 1.0)
+
+
+def test_who_takes_over_at_a_snapshot_knows_what_was_announced_and_which_nodes_there_were(tmp_path):
+    """Nothing before the snapshot is read: it says so itself."""
+    first = JournalWriter(tmp_path, 1, OPTIONS)
+    machine = live(first, OPTIONS)
+    told = [f"sentence {number}" for number in range(MOST_SAID)]
+    for text in told:
+        first.announcement(text, 300.0)
+    there = Snapshot(state=machine.state, tally=Tally())
+    first.snapshot(encode(there), 301.0)
+    first.announcement("one more", 302.0)
+    (found,) = read_newest(tmp_path).starts
+    assert len(found.lines) == 2
+    second = JournalWriter(tmp_path, 2, OPTIONS, continued=found)
+    everything = len(first.announcements)
+    assert second.announced(everything - 1) == ("one more",)
+    assert second.announced(0) == (*told, "one more")
+    assert found.nodes() == {"n"}
+    assert second.num_lines == first.num_lines
+    second.event(ev.Tick(), 303.0)
+    (whole,) = read_history(tmp_path).starts
+    assert whole.damage is None
+    assert len(whole.lines) == second.num_lines

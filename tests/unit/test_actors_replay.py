@@ -6,8 +6,9 @@ from tallied_drive import tallied, through_everything
 
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.history import replay
-from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.journal_writer import JournalWriter
+from remesh.actors.history.newest_journal import read_newest
 from remesh.actors.history.replay import SnapshotWriter, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
@@ -72,18 +73,45 @@ def count_of_snapshots(writer):
     return sum(says(line, Remembered) for line in writer.path.open())
 
 
-def test_snapshots_are_taken_now_and_then_and_only_of_what_the_journal_holds(tmp_path):
+def test_a_snapshot_is_taken_now_and_then(tmp_path):
     writer, inbox, snapshots = live(tmp_path, tallied(5))
+    inbox.put(ev.Tick())
+    inbox.get(0.0)
     for _ in range(replay.EVERY - 1):
         snapshots.after_an_event()
     assert count_of_snapshots(writer) == 0
-    inbox.put(ev.Tick())
-    snapshots.after_an_event()
-    assert count_of_snapshots(writer) == 0  # an event that is not handled stands in the journal
-    inbox.get(0.0)
     snapshots.after_an_event()
     snapshots.after_an_event()
     assert count_of_snapshots(writer) == 1
+
+
+def test_while_a_snapshot_is_taken_events_come_in_and_are_replayed_behind_it(tmp_path):
+    """control C: each of six snapshots of a generation held up all words of 16,384 ranks."""
+    drive = tallied(5)
+    _, inbox, snapshots = live(tmp_path, drive)
+    inbox.put(ev.NodeJoined(node="handled", slots=1))
+    drive.do(inbox.get(0.0)[0], after_s=0.0)
+    inbox.put(ev.NodeJoined(node="waiting", slots=1))
+    for _ in range(replay.EVERY):
+        snapshots.after_an_event()
+    inbox.put(ev.NodeJoined(node="later", slots=1))
+    there = replayed(read_newest(tmp_path).starts)
+    later = [ev.NodeJoined(node=name, slots=1) for name in ("waiting", "later")]
+    drive.do(*later, after_s=0.0)
+    assert (there.state, there.tally) == (drive.state, drive.tally)
+
+
+def test_a_start_reads_the_end_of_the_newest_journal_and_no_more(tmp_path):
+    """control A16: all of all journals was read and replayed at each start."""
+    drive = tallied(5)
+    writer = written(tmp_path, 1, drive)
+    writer.path.write_bytes(writer.path.read_bytes()[:-9] + b"damaged!\n")
+    fit = JournalWriter(tmp_path, 2, drive.controller.options)
+    fit.snapshot(encode(Snapshot(state=drive.state, tally=drive.tally)), drive.now_s)
+    fit.event(ev.NodeJoined(node="late", slots=1), drive.now_s)
+    [found] = read_newest(tmp_path).starts
+    assert (found.incarnation, len(found.lines), found.damage) == (2, 2, None)
+    assert read_history(tmp_path).damage
 
 
 def test_of_a_long_journal_no_event_before_the_snapshot_is_handled_again(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from control_values import options
 from manifests import checkpoint_manifest
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import set_aside

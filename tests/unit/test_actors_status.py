@@ -7,7 +7,7 @@ import pytest
 from control_values import options
 from waiting import PATIENCE_S
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact, answer_of, ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import this_network

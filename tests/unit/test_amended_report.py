@@ -5,7 +5,7 @@ from control_drive import Drive
 from control_values import record
 from test_curve import TINY
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_report import report_of
 from remesh.data.digest import expected_digest

@@ -12,7 +12,7 @@ from control_values import options
 from test_cli_checkpoint import JOB, save
 
 import remesh.actors.checkpoints.branching  # noqa: F401 - at collection, not within a test's budget
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.jobs.continuing import continuation_of
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.status import read_status

@@ -8,7 +8,7 @@ from control_drive import Drive
 from control_values import options
 
 from remesh.actors.controller.asked_stacks import MOST_WORKERS, AskedStacks
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.run_logs import follow_logs
 from remesh.cli.main import main
 from remesh.orchestrator.control.words.events import (

@@ -6,8 +6,8 @@ from control_drive import Drive, of, records, running
 from control_values import options
 from test_forms import STORE, TIMERS
 
-from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.links.forms import shared_form
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally

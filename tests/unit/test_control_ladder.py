@@ -7,8 +7,8 @@ import pytest
 from control_drive import Drive, of, records, running
 from ladders import ladder, mixed
 
-from remesh.actors.history.journal_files import JournalWriter
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal

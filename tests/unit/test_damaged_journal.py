@@ -10,7 +10,7 @@ from finished_run import BATCH, STEPS, WrittenDrive, contact_of, finished_run
 
 from remesh.actors.controller.commits import Guards, commit_checkpoint
 from remesh.actors.controller.takeover import begin
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.jobs.continuing import Continuation
 from remesh.actors.jobs.submit import _spec
 from remesh.data.durable import Disk

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from control_values import options
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.status import read_events
 from remesh.cli.main import main
 from remesh.orchestrator.control.words.events import RunStarted, WorkerLost

@@ -8,7 +8,7 @@ from control_values import options
 from test_actors_run_folder import CONTACT, FINGERPRINT, commit
 from test_other_versions import small_job
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import discard, heal, keep, set_aside, told
 from remesh.actors.storage.file_storage import LocalStorage

@@ -9,7 +9,7 @@ import pytest
 from control_values import options
 from test_actors_run_folder import CONTACT
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import can_be_there, last_word_s, may_live, this_machine
 from remesh.actors.serving.status_server import StatusServer

@@ -7,7 +7,7 @@ import pytest
 from control_values import options
 from test_actors_run_folder import CONTACT, FINGERPRINT, commit
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import set_aside
 from remesh.cli.data_commands import ensure_dataset

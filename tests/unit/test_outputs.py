@@ -10,7 +10,7 @@ from control_values import options
 from rich.console import Console
 from test_cli_drive import Asked, ScriptedRun, ended, running
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.cli.driving.drive import exit_code
 from remesh.cli.driving.interrupts import Interrupts
 from remesh.cli.main import main

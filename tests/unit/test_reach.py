@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from control_values import options
 
-from remesh.actors.history.journal_files import JournalWriter
+from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.liveness import this_network

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from remesh.orchestrator.control.words.carried import Carried
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.timers import Timers
@@ -19,7 +20,8 @@ class Options:
     `last_generation` is the newest generation that an earlier run of the same job has used:
     generations go on from there, so that file names of two runs never meet. `start` counts the
     starts of the run, this one included. `amendments` are those of its earlier starts, and `origin`
-    is the checkpoint that it branched off, if it did.
+    is the checkpoint that it branched off, if it did. `carried` is what the starts before have
+    learned.
     """
 
     steps: int
@@ -39,6 +41,7 @@ class Options:
     start: int = 1
     amendments: Amendments = ()
     origin: str = ""
+    carried: Carried = field(default_factory=Carried)
 
     @property
     def timers(self) -> Timers:

@@ -11,6 +11,7 @@ from zlib import crc32
 KEY = "crc"
 
 _MARK = f'{{}},"{KEY}":"{{:08x}}"}}}}'
+_DIGITS = 8
 _SEAL_CHARS = len(_MARK.format("", 0))
 
 
@@ -21,6 +22,15 @@ def sealed(line: str, before: int = 0) -> tuple[str, int]:
     """
     total = crc32(line.encode(), before)
     return _MARK.format(line[:-1], total), total
+
+
+def sum_of(line: str) -> int:
+    """The sum that a sealed line carries, for the next one. Raises: ValueError if it has none."""
+    mark = line[-_SEAL_CHARS:]
+    total = int(mark[-_DIGITS - 2 : -2], 16)
+    if mark != _MARK.format("", total):
+        raise ValueError("it carries no checksum")
+    return total
 
 
 def unsealed(line: str, before: int = 0) -> tuple[str, int]:
