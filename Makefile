@@ -53,6 +53,7 @@ docs: $(STAMP) ## Write the pages of docs/ that follow from the code
 soak: $(STAMP) ## 100 runs with faults at random moments (make test: 6), 200 changed files (20)
 	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200
 	$(BIN)/pytest tests/cluster/test_random_faults.py --random-runs 100
+	$(BIN)/pytest tests/cluster/test_agents.py -k short --hungry-s 600 --timeout 1200
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results
 	for script in benchmarks/data.py benchmarks/collectives.py benchmarks/step.py benchmarks/reshard.py benchmarks/vault.py benchmarks/planning.py; do $(BIN)/python $$script --quick || exit 1; done

@@ -26,6 +26,7 @@ SLOW = pytest.StashKey[list[tuple[float, str]]]()
 
 def pytest_addoption(parser):
     parser.addoption("--random-runs", type=int, default=6, help="runs disturbed at random moments")
+    parser.addoption("--hungry-s", type=float, default=60.0, help="seconds beside busy processes")
     parser.addoption("--file-changes", type=int, default=20, help="changed files of a run")
 
 

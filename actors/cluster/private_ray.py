@@ -1,5 +1,7 @@
 """Every private Ray call stands here; a test pins the Ray version that they were tried with."""
 
+from typing import Any
+
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
@@ -18,3 +20,14 @@ def draining_nodes() -> dict[str, float | None]:
     """
     deadlines_ms = ray_state.state.get_draining_nodes()
     return {node_id: at_ms / 1000 if at_ms else None for node_id, at_ms in deadlines_ms.items()}
+
+
+def actor_table() -> dict[str, Any]:
+    """All actors by id, as Ray's head knows them: names, classes, states, nodes."""
+    return dict(ray_state.state.actor_table(None))
+
+
+def free_processors() -> dict[str, float]:
+    """By the id of the node."""
+    free = ray_state.state.available_resources_per_node()
+    return {node_id: float(resources.get("CPU", 0.0)) for node_id, resources in free.items()}

@@ -9,7 +9,9 @@ through here.
 import logging
 import os
 import shutil
+import threading
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,32 +19,34 @@ from typing import assert_never
 
 import ray
 
-from remesh.actors.controller.actor_pool import Pool
-from remesh.actors.controller.asked_stacks import AskedStacks
+from remesh.actors.agent.words import NodeAnswer, NodeWord
+from remesh.actors.controller.carrying_out import CarryingOut
 from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint
+from remesh.actors.controller.driver_lease import GONE, DriverLease
+from remesh.actors.controller.front_door import FrontDoor
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.refusing import end_all_of, refused
-from remesh.actors.controller.takeover import begin, open_server
-from remesh.actors.controller.watch import Watch
-from remesh.actors.controller.wishes import Wishes
+from remesh.actors.controller.takeover import begin
 from remesh.actors.history.replay import SnapshotWriter
-from remesh.actors.links.forms import StoreAddress, forms_by_node
+from remesh.actors.links.heard_words import HeardWords, without_known
+from remesh.actors.links.holders import remove_left, said_of
+from remesh.actors.links.links import AgentHearer, Links
+from remesh.actors.links.pulse import Pulse
+from remesh.actors.links.ray_agents import RayAgents
+from remesh.actors.links.watch import Hearers, Watch, Word
 from remesh.actors.node.log_carrier import LogCarrier
 from remesh.actors.node.offers import Offers
 from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
-from remesh.actors.orders import NAMESPACE, RunSpec, VaultMap, joined
+from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.run import old_runs
-from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
-from remesh.actors.run.liveness import this_machine, this_network
 from remesh.actors.run.run_view import RunView
 from remesh.actors.serving.run_metrics import RunMetrics
-from remesh.actors.serving.status_server import LOOPBACK, StatusServer
+from remesh.actors.serving.status_server import StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
-from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.words.commands import (
     Announce,
     AskVaults,
@@ -59,27 +63,19 @@ from remesh.orchestrator.control.words.commands import (
 )
 from remesh.orchestrator.control.words.events import (
     Event,
-    NodeJoined,
-    NodeLost,
-    NodeSilent,
+    StoodStill,
     StopRequested,
     Tick,
-    VaultLost,
-    VaultUp,
-    WorkerLost,
 )
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
-from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.user_errors import RemeshError
-from remesh.parallel.doors import addresses
-from remesh.parallel.groups.store import StoreServer, room_bytes
 from remesh.parallel.threads import heard_thread
 
 CONTROLLER = "controller"  # its log
 IDLE_S = 1.0
-STORES_KEPT = 2  # members may still be at the one before
+END_LIMIT_S = 5.0
 
 
 class ControllerActor:
@@ -92,27 +88,41 @@ class ControllerActor:
         self._timers = options.timers
         self._log = _diverted(spec)
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
-        self._leased_s = time.monotonic()
+        self._lease = DriverLease(self._timers.lease_s, spec.driver_lease_s)
         self._refused: RunStatus | None = None
+        self._has_begun = threading.Event()
+        self._spec = spec
         try:
             self._begun = begin(spec, options, self._folder)
         except RemeshError as error:
-            self._refuse(error, spec, options)
+            self._refuse(error, options)
             return
+        self._assemble(options)
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self._lease.lengthen()
+        end_with_own_threads(lambda _name, _error: self._log.finish(self._timers.end_s))
+        heard_thread(self._live, name="events", failed=_told).start()
+
+    def _assemble(self, options: Options) -> None:
+        """All parts, none of which acts yet."""
         self._spec = spec = self._begun.spec
         self._machine = self._begun.machine
         self._journal = self._begun.journal
         self._inbox = Inbox(self._journal, self._now_s)
+        self._heard = HeardWords(self._take)
         self._view = RunView(self._machine, spec, self._journal, self._begun.tally)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
-        self._pool = Pool(spec)
         self._watch = Watch(
-            post=self._inbox.put,
-            died_at_s=self._died_at_s,
-            timers=self._timers,
-            announce=self._announce,
-            offers=Offers(spec.job.train.device, self._announce),
+            self._timers,
+            Offers(spec.job.train.device, self._announce),
+            Hearers(post=self._inbox.put, announce=self._announce, died_at_s=self._died_at_s),
         )
+        told = AgentHearer(begins=self._watch.begins, over=self._watch.over)
+        self._links = Links(RayAgents(spec), spec.incarnation, told)
+        host = ray.util.get_node_ip_address()
+        self._orders = CarryingOut(spec, self._machine, self._links, self._watch, host=host)
+        excused = (self._watch.excuse, self._lease.excuse, self._stood_still)
+        self._pulse = Pulse(self._timers.silent_s, excused)
         self._commits = Commits(
             self._folder,
             told=self._inbox.put,
@@ -123,24 +133,17 @@ class ControllerActor:
         self._losses = LossesByStep()
         began_with = with_changes(options.amendments, spec.changes, options.first_step)
         self._fingerprint = ToldFingerprint(self._folder, spec.fingerprint, began_with)
-        self._stores: list[StoreServer] = []
-        self._head_nodes: set[str] = set()
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
         self._snapshots = SnapshotWriter(done, self._inbox, self._journal)
         self._ended = view_of(self._machine).ended
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        # The short lease holds until the driver has polled once.
-        self._lease_s = spec.driver_lease_s if restarted else self._timers.lease_s
+        self._superseded = False
         self._wall_s = self._begun.now_s - time.monotonic()  # wall-clock seconds that never jump
-        end_with_own_threads(lambda _name, _error: self._log.finish(self._timers.end_s))
-        heard_thread(self._live, name="events", failed=_told).start()
 
-    def _refuse(self, error: RemeshError, spec: RunSpec, options: Options) -> None:
+    def _refuse(self, error: RemeshError, options: Options) -> None:
         """An error here would have Ray start this one again, and tell the driver nothing."""
         self._refused = refused(error, options)
-        self._spec = spec
-        end_all_of(spec)
-        self._folder.withdraw(spec.run)
+        end_all_of(self._spec)
+        self._folder.withdraw(self._spec.run)
         heard_thread(self._outlast_driver, name="driver").start()
 
     def _live(self) -> None:
@@ -158,6 +161,8 @@ class ControllerActor:
             self._view.fail(error)
             raise
         finally:
+            if self._superseded:
+                os._exit(1)  # all that there is is another's
             self._end_actors()
             if view_of(self._machine).phase == "finished":
                 old_runs.discard(self._folder.places)
@@ -166,57 +171,79 @@ class ControllerActor:
     def _begin(self) -> None:
         """Watch, and find again what the controller before this one has started, if there was one.
 
-        Who is not found has died meanwhile; a worker that was starting is asked for once more.
+        Agents that are not found have ended meanwhile, and with them what they had started; those
+        that are say again what nobody has heard.
         """
         roster = self._machine.state.roster
-        self._head_nodes.update(node.name for node in roster.nodes.values() if node.head)
+        there = self._links.adopt() if self._begun.contact else set()
         self._watch.resume(
             offered=roster.nodes,
             gone=self._begun.gone,
-            heard={worker.node for worker in roster.workers.values()},
+            used={worker.node for worker in roster.workers.values()},
+            there=there,
         )
-        self._watch.start()
+        self._links.begin()
         for event in self._begun.events:
             self._inbox.put(event)
-        for node in roster.nodes:
-            self._pool.adopt_agent(node)
-            self._adopt_vault(node)
-        for worker in list(roster.workers.values()):
-            if worker.state is not WorkerState.STARTING:
-                self._adopt(worker.name)
+        self._has_begun.set()
+        self._watch.start(self._pulse.look)
+        heard_thread(self._look_for_holders, name="holders").start()
 
-    def _adopt(self, worker: str) -> None:
-        life = self._pool.adopt_worker(worker)
-        if life is not None:
-            self._watch.worker(worker, life)
-            return
-        cause = "its process died while the controller was away"
-        self._inbox.put(WorkerLost(worker=worker, cause=cause, died_at_s=self._died_at_s(worker)))
+    def hear(self, word: NodeWord) -> NodeAnswer:
+        """What an agent says, in the journal when it is answered; its beat in any case."""
+        if self._refused is None:
+            self._has_begun.wait()  # who is there is known only then
+        if self._refused is not None:
+            told = Word(num_nodes=1, leased=False, clear=True)
+        elif word.incarnation > self._spec.incarnation:
+            self._give_way(word.incarnation)
+            told = Word(num_nodes=1, leased=False)
+        else:
+            told = self._judged(word)
+        heard = word.first + len(word.events) - 1
+        if not told.clear and self._refused is None and not self._superseded:
+            heard = self._heard.take(word)
+        return NodeAnswer(
+            incarnation=self._spec.incarnation,
+            heard=heard,
+            num_nodes=told.num_nodes,
+            leased=told.leased,
+            clear=told.clear,
+        )
 
-    def _adopt_vault(self, node: str) -> None:
-        life = self._pool.adopt_vault(node)
-        if life is not None:
-            self._watch.vault(node, life)
-        elif node in self._machine.state.vaults.addresses:
-            self._inbox.put(VaultLost(node=node))
+    def _judged(self, word: NodeWord) -> Word:
+        """What is said from a node that the run does without counts for nothing."""
+        if self._heard.is_of_older(word):
+            return Word(num_nodes=1, leased=False, clear=True)
+        told = self._watch.beat(word)
+        if told.leased and word.node not in self._machine.state.roster.nodes:
+            self._watch.lose(word.node, "the run does without it")
+            told = replace(told, leased=False, clear=True)
+        if told.clear and word.empty:
+            self._links.release(word.node)
+        return told
+
+    def _take(self, events: Iterable[Event]) -> None:
+        state = self._machine.state
+        self._inbox.put_all(without_known(event, state) for event in events)
+
+    def _give_way(self, incarnation: int) -> None:
+        """Another controller has the run: touch nothing any more."""
+        logging.getLogger(__name__).warning("controller %d has the run now", incarnation)
+        self._superseded = self._ended = True
 
     def post(self, event: Event) -> None:
         if self._refused is None:
             self._inbox.put(event)
-
-    def beat(self, node: str, frozen: tuple[tuple[str, float], ...]) -> int:
-        """How many nodes beat; 0 renews no lease."""
-        return self._watch.beat(node, frozen) if self._refused is None else 0
 
     def poll(self, seen: int) -> RunStatus:
         """Where the run stands, with what was announced after the first `seen` announcements.
 
         It renews the driver's lease as well.
         """
-        self._leased_s = time.monotonic()
         if self._refused is not None:
             return self._refused
-        self._lease_s = self._spec.driver_lease_s
+        self._lease.renew()
         return self._view.run_status(seen)
 
     def stop(self, reason: str) -> None:
@@ -224,14 +251,14 @@ class ControllerActor:
 
     def end(self) -> None:
         """End every actor of the run now, finished or not. Back when its end has been scraped."""
-        if self._refused is None:
+        if self._refused is None and not self._superseded:
             self._end_actors()
             self._metrics.outlast()
 
     def _end_actors(self) -> None:
         self._ended = True
         self._watch.end()
-        self._pool.end()
+        self._links.end(END_LIMIT_S)
         self._log.finish(self._timers.end_s)
         shutil.rmtree(log_folder_of(self._spec.run, CONTROLLER), ignore_errors=True)
 
@@ -240,49 +267,27 @@ class ControllerActor:
         while True:
             deadline_s = self._machine.next_deadline_s()
             wait_s = IDLE_S if deadline_s is None else deadline_s - self._now_s()
-            found = self._inbox.get(min(max(wait_s, 0.0), IDLE_S))
+            found = self._inbox.get(0.0)
+            self._orders.settle(idle=found is None)
+            found = found or self._inbox.get(min(max(wait_s, 0.0), IDLE_S))
             if found is not None:
                 return found
-            if deadline_s is not None and deadline_s <= self._now_s():
+            late = deadline_s is not None and deadline_s <= self._now_s()
+            if late and not self._pulse.look():  # who stood still itself was not waited for
                 self._inbox.put(Tick())
 
     def _handle(self, event: Event, now_s: float) -> None:
-        was_up = False
-        if isinstance(event, NodeJoined) and event.head:
-            self._head_nodes.add(event.node)
-        elif isinstance(event, WorkerLost):
-            self._pool.forget_worker(event.worker)
-        elif isinstance(event, VaultLost):
-            self._pool.forget_vault(event.node)
-            was_up = event.node in self._machine.state.vaults.addresses
+        was_up = self._orders.was_up(event)
         with self._view.lock:
             commands = self._machine.handle(event, now_s)
             self._metrics.note(event, now_s)
             self._losses.note(event)
-            for command in commands:
-                self._carry_out(command, now_s)
-        if isinstance(event, VaultUp):
-            self._move()
-        elif isinstance(event, VaultLost) and was_up:  # one that cannot start is left alone
-            self._start_vault(event.node)
-        if isinstance(event, NodeLost):
-            self._pool.release(event.node)
-        if isinstance(event, NodeSilent) and event.node not in self._machine.state.roster.nodes:
-            self._watch.lose(event.node, "silent while its generation ended")
+        for command in commands:
+            self._carry_out(command, now_s)
+        self._orders.end_turn(event, was_up=was_up)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:
-            case StartWorker(worker=worker, node=node):
-                self._start_worker(worker, node)
-            case EndWorker(worker=worker, node=node):
-                self._pool.end_worker(worker, node)
-            case ReleaseNode(node=node):
-                self._watch.release(node)
-                self._pool.release(node)
-            case Form():
-                self._form(command)
-            case Fence() | AskVaults() | Drain() | SaveHeld():
-                self._tell(command)
             case Commit():
                 loss = self._losses.at(command.step)
                 spec = replace(self._spec, fingerprint=self._fingerprint.told)
@@ -296,119 +301,30 @@ class ControllerActor:
                 self._journal.ending(command.sentence, now_s)
                 self._journal.sync()
                 self._ended = True
+            case Form():
+                self._fingerprint.tell(command.amendments)
+                self._commits.begin(self._spec, command)
+                self._orders.carry_out(command)
+            case (
+                StartWorker()
+                | EndWorker()
+                | ReleaseNode()
+                | Fence()
+                | AskVaults()
+                | Drain()
+                | SaveHeld()
+            ):
+                self._orders.carry_out(command)
             case _:
                 assert_never(command)
-
-    def _tell(self, command: Fence | AskVaults | Drain | SaveHeld) -> None:
-        match command:
-            case Fence(workers=workers, generation=generation, heard_step=heard_step):
-                self._pool.tell(workers, "fence", generation, heard_step)
-            case AskVaults(nodes=nodes, generation=generation):
-                self._pool.tell_vaults(nodes, "tell", generation)
-            case Drain(workers=workers, generation=generation, save=save):
-                self._pool.tell(workers, "drain", generation, save)
-            case SaveHeld(workers=workers, generation=generation, step=step):
-                self._pool.tell(workers, "save_held", generation, step)
-            case _:
-                assert_never(command)
-
-    def _start_worker(self, worker: str, node: str) -> None:
-        room = self._watch.room(node)
-        if room is None:  # it will be lost
-            return
-        if self._pool.start_agent(node, room.node_id):
-            self._watch.agent(node)
-        self._start_vault(node)
-        life = self._pool.start_worker(worker, node, room)
-        if life is not None:
-            self._watch.worker(worker, life)
-
-    @property
-    def _wants_snapshots(self) -> bool:
-        return self._spec.job.checkpoint.snapshot_every != 0
-
-    def _start_vault(self, node: str) -> None:
-        """Unless there is one, or there are to be no snapshots."""
-        room = self._watch.room(node)
-        if room is not None and self._wants_snapshots:
-            life = self._pool.start_vault(node, room.node_id)
-            if life is not None:
-                self._watch.vault(node, life)
-
-    def _form(self, form: Form) -> None:
-        """Open a store on a fresh port and send each member its rank."""
-        self._fingerprint.tell(form.amendments)
-        self._commits.begin(self._spec, form)
-        vaults = self._vault_map()
-        host = ray.util.get_node_ip_address()
-        store = StoreServer.open(host, most_bytes=room_bytes(len(form.members)))
-        self._stores.append(store)
-        if len(self._stores) > STORES_KEPT:
-            self._stores.pop(0).close()
-        forms = forms_by_node(
-            form,
-            StoreAddress(host=host, port=store.port, secret=store.secret),
-            timers=self._timers,
-            vaults=vaults,
-            head_nodes=self._head_nodes,
-        )
-        for told in forms.values():
-            for rank in told.ranks:
-                self._pool.tell([rank.worker], "form", joined(told.shared, rank))
-
-    def _vault_map(self) -> VaultMap:
-        state = self._machine.state
-        addresses, nodes = state.vaults.addresses, state.roster.nodes
-        return VaultMap(
-            addresses=dict(addresses),
-            buddies=buddies(
-                {name: nodes[name].domain if name in nodes else "" for name in addresses}
-            ),
-            token=self._spec.vault_token if self._wants_snapshots else "",
-        )
-
-    def _move(self) -> None:
-        """Tell the members of the mesh which vaults there are now."""
-        state, vaults = self._machine.state, self._vault_map()
-        for life in state.generations[-1:]:
-            for member in life.members:
-                args = (life.generation, vaults.order(member.node))
-                self._pool.tell([member.worker], "move", *args)
 
     def _stands_on(self, generation: int, step: int) -> bool:
         with self._view.lock:
             return self._machine.state.lineage.holds(generation, step)
 
     def _serve(self) -> StatusServer:
-        answers = {"/status": self._view.status, **self._metrics.answers()}
-        wishes = Wishes(self._machine, self._view.lock, self._inbox.put)
-        stacks = AskedStacks(self._machine, self._view.lock, self._pool.stacks)
-        actions = {
-            "/scale": wishes.scale,
-            "/drain": wishes.drain,
-            "/stop": wishes.stop,
-            "/stacks": stacks.ask,
-        }
-        host = LOOPBACK if self._spec.own_cluster else ray.util.get_node_ip_address()
-        server, token = open_server(answers, actions, self._begun.contact, host)
-        self._metrics.also_at(addresses.joined(server.host, server.port))
-        self._folder.publish(
-            Contact(
-                run=self._spec.run,
-                host=server.host,
-                port=server.port,
-                token=token,
-                address=ray.get_runtime_context().gcs_address,
-                pid=os.getpid(),
-                started_s=self._now_s(),
-                submission=self._spec.submission,
-                metrics_port=self._metrics.port,
-                machine=this_machine(),
-                lease_s=self._timers.lease_s,
-                network=this_network(),
-            )
-        )
-        return server
+        door = FrontDoor(self._begun, self._folder, self._view)
+        return door.open(self._metrics, self._inbox.put, self._links.stacks)
 
     def _serve_metrics(self) -> AbstractContextManager[None]:
         node_ip = ray.util.get_node_ip_address()
@@ -417,24 +333,42 @@ class ControllerActor:
     def _announce(self, text: str) -> None:
         self._journal.announcement(text, self._now_s())
 
-    def _watch_driver(self) -> None:
-        """Stop the run when the driver has not polled for one lease, and end once it is over.
+    def _stood_still(self, for_s: float) -> None:
+        self._inbox.put(StoodStill(for_s=for_s))
 
-        Nobody comes back for a run that is over: then the short lease holds.
-        """
-        while time.monotonic() - self._leased_s < (
-            self._timers.lease_s if self._ended else self._lease_s
-        ):
+    def _look_for_holders(self) -> None:
+        """Say who is in the way of an agent that does not come; what dead runs have left goes."""
+        told: set[str] = set()
+
+        def look() -> None:
+            for node, room in self._watch.late_starts(self._timers.form_s).items():
+                if node in told:
+                    continue
+                if left := remove_left(self._spec.run):
+                    self._announce(f"removed {', '.join(left)}, left by a run that is dead")
+                else:
+                    told.add(node)
+                    self._announce(said_of(node, room.node_id, room.slots))
+
+        self._watch.repeat(look, self._timers.form_s)
+
+    def _watch_driver(self) -> None:
+        """Stop the run when its driver's lease has lapsed, and end once it is over."""
+        while not self._driver_is_gone():
             time.sleep(self._timers.silent_s)
-        self._inbox.put(StopRequested(reason="the command that started the run is gone"))
+        self._inbox.put(StopRequested(reason=GONE, wish="driver"))
         while not self._ended:
             time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)
         self._metrics.outlast()
         self._go()
 
+    def _driver_is_gone(self) -> bool:
+        self._pulse.look()
+        return self._lease.has_lapsed(over=self._ended)
+
     def _outlast_driver(self) -> None:
-        while time.monotonic() - self._leased_s < self._timers.lease_s:
+        while not self._lease.has_lapsed(over=True):
             time.sleep(self._timers.silent_s)
         self._go()
 

@@ -6,7 +6,7 @@ sends it again, so no death of the controller loses one; doubled events are harm
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.control.words.events import Event
@@ -25,14 +25,18 @@ class Inbox:
         self.line, self.at_s = -1, 0.0
 
     def put(self, event: Event) -> None:
+        self.put_all([event])
+
+    def put_all(self, events: Iterable[Event]) -> None:
+        """One after the other, with nothing of anybody else in between."""
         with self._lock:
             now_s = self._now_s()
             try:
-                line = self._journal.event(event, now_s)
+                for event in events:
+                    line = self._journal.event(event, now_s)
+                    self._waiting.put((event, now_s, line))
             except OSError as error:
                 self._waiting.put(error)
-            else:
-                self._waiting.put((event, now_s, line))
 
     def get(self, timeout_s: float) -> tuple[Event, float] | None:
         """The oldest event with the moment of its arrival, None if there is none in time.

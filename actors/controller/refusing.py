@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.util import list_named_actors
 
-from remesh.actors.controller.actor_pool import CONTROL
+from remesh.actors.links.ray_agents import AGENT, CONTROL
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.driver_words import RunStatus
@@ -36,7 +36,7 @@ def end_all_of(spec: RunSpec) -> None:
         ours = found["namespace"] == NAMESPACE and name.startswith(f"remesh-{spec.run}-")
         if ours and name != spec.controller:
             with suppress(ValueError):  # gone by now
-                _end(ray.get_actor(name, NAMESPACE), is_agent="-agent-" in name)
+                _end(ray.get_actor(name, NAMESPACE), is_agent=AGENT in name)
 
 
 def _end(actor: Any, *, is_agent: bool) -> None:

@@ -30,9 +30,11 @@ class Field(IntEnum):
     OPERATION = 5
     PHASE = 6
     STARTED = 7
+    INCARNATION = 8
 
 
-SIZE_BYTES = 64
+SIZE_BYTES = 72
+VAULT = "vault"  # whose stamps they are, where the others are of workers
 
 
 def folder_of(run: str, node: str) -> Path:
@@ -53,8 +55,11 @@ class Stamps:
         self._words = np.frombuffer(memory, dtype=np.int64)
 
     @classmethod
-    def create(cls, folder: Path, worker: str, pid: int) -> Self:
-        """The stamps of a process that begins; the folder is made by whoever comes first."""
+    def create(cls, folder: Path, worker: str, pid: int, *, incarnation: int = 0) -> Self:
+        """The stamps of a process that begins; the folder is made by whoever comes first.
+
+        `incarnation` is that of the controller which has it started.
+        """
         make_folder(folder)
         process = look(pid)
         assert process, pid
@@ -69,6 +74,7 @@ class Stamps:
             stamps = cls(worker, _mapped(descriptor))
             now_ns = time.monotonic_ns()
             stamps[Field.PID], stamps[Field.STARTED] = pid, process.started
+            stamps[Field.INCARNATION] = incarnation
             stamps[Field.BEAT_NS], stamps[Field.LEASE_NS] = now_ns, now_ns
             os.replace(temporary, worker, src_dir_fd=own, dst_dir_fd=own)
         return stamps

@@ -1,4 +1,4 @@
 """One process, at most one rank: trains, saves, takes snapshots.
 
-Belongs here: the worker's actor, its trainer thread, and what goes on beside that thread.
+Belongs here: a rank's process, its trainer thread, and what goes on beside that thread.
 """

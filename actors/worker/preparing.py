@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import ray
 import torch
 
+from remesh.actors.node.seats import RankSeat
 from remesh.actors.node.stamps import Stamps
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.claims import check_shared
@@ -29,7 +29,7 @@ _SHARED_S = 5.0  # for which a shared file system may hide a new file
 
 
 def build_trainer(
-    spec: RunSpec, worker: str, node: str, stamps: Stamps, post: Callable[[Event], None]
+    spec: RunSpec, seat: RankSeat, stamps: Stamps, post: Callable[[Event], None]
 ) -> Trainer:
     """Raises: DataError, LayoutError, CheckpointError, UserError."""
     torch.set_num_threads(spec.job.train.threads)
@@ -40,8 +40,8 @@ def build_trainer(
     warm_up(engine.spec)
     return Trainer(
         TrainerParts(
-            worker=worker,
-            node_ip=ray.util.get_node_ip_address(),
+            worker=seat.worker,
+            node_ip=seat.node_ip,
             job=spec.job,
             engine=engine,
             stream=stream,
@@ -49,15 +49,18 @@ def build_trainer(
             storage=storage,
             stamps=stamps,
             faults=Faults(
-                spec=spec, worker=worker, node=node, storage=LocalStorage(Path(spec.folder))
+                spec=spec,
+                worker=seat.worker,
+                node=seat.node,
+                storage=LocalStorage(Path(spec.folder)),
             ),
-            reporter=Reporter(worker=worker, post=post),
-            saver=Saver(worker=worker, start=spec.start, storage=storage, post=post),
+            reporter=Reporter(worker=seat.worker, post=post),
+            saver=Saver(worker=seat.worker, start=spec.start, storage=storage, post=post),
             snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
                 timers=spec.job.timers,
                 paused=lambda generation, why: post(
-                    SnapshotsPaused(worker=worker, generation=generation, reason=why)
+                    SnapshotsPaused(worker=seat.worker, generation=generation, reason=why)
                 ),
             ),
             post=post,

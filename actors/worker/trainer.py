@@ -27,6 +27,7 @@ from remesh.orchestrator.control.words.events import (
     Event,
     GroupBroken,
     RestoreFailed,
+    SaveFailed,
     WorkerFormed,
     WorkerParked,
     WorkerRestored,
@@ -83,7 +84,7 @@ class Trainer:
         self._parking = threading.Lock()
         self._parked = True
         self._unanswered: tuple[int, int] | None = None
-        self._drain: tuple[int, bool] = (-1, False)
+        self._drain: tuple[int, bool, int] = (-1, False, 0)
         self._held_in = 0
         self.generation = 0
 
@@ -97,9 +98,16 @@ class Trainer:
             self._unanswered = max(self._unanswered or (0, 0), (generation, heard_step))
             self._answer()
 
-    def drain(self, generation: int, *, save: bool) -> None:
+    def drain(self, generation: int, *, save: bool, heard_step: int) -> None:
         """Leave this generation at the next step boundary that all ranks agree on."""
-        self._drain = (generation, save)
+        self._drain = (generation, save, heard_step)
+
+    def save_held(self, generation: int, step: int) -> None:
+        """Write what is held of the state at this step, while the trainer stands."""
+        error = "what a parked worker holds cannot be saved yet"
+        self._parts.post(
+            SaveFailed(worker=self._parts.worker, generation=generation, step=step, error=error)
+        )
 
     def move(self, generation: int, vaults: VaultOrder) -> None:
         """Snapshots of this generation go to other vaults, as far as theirs are gone."""
@@ -118,7 +126,9 @@ class Trainer:
                 self._parked = True
                 self._answer()
             if drained:
-                self._post_parked(order.generation, None, drained=True)
+                asked, _, heard_step = self._drain
+                known = heard_step if asked == order.generation else None
+                self._post_parked(order.generation, known, drained=True)
 
     def _run_generation(self, order: FormOrder) -> bool:
         """Whether it ended at a step boundary. Errors of a group are told, not raised."""
@@ -259,7 +269,7 @@ class Trainer:
 
     def _step(self, order: FormOrder, mesh: Mesh, step: int) -> StepResult:
         started_s = time.monotonic()
-        drain, save = self._drain
+        drain, save, _ = self._drain
         asked = drain == order.generation
         sealed_step, ready = self._parts.snapshots.ballot(step)
         work = Work(

@@ -1,6 +1,16 @@
 """What a step comes to: the one value from the engine to the report."""
 
 from dataclasses import dataclass
+from enum import IntEnum
+
+
+class RankPhase(IntEnum):
+    """Where in a step a rank stands: between steps, in the update, or anywhere else."""
+
+    AT = 0
+    COMPUTING = 1
+    UPDATING = 2
+
 
 # In place of the newest step of which a rank has a snapshot that is safe:
 NEVER = 1 << 52  # of a rank that takes none, a step that no job reaches, exact as a float

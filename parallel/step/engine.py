@@ -11,12 +11,12 @@ from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.schedules.operations import Step
-from remesh.parallel.plan.step_result import StepResult
+from remesh.parallel.plan.step_result import RankPhase, StepResult
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.interpreter import Interpreter
-from remesh.parallel.step.work import RankPhase, Work
+from remesh.parallel.step.work import Work
 
 
 class Engine:

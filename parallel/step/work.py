@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
@@ -11,14 +10,6 @@ from remesh.parallel.groups.mesh import Mesh
 
 TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
 SampleSums = tuple[int, int, int]  # of the digests of samples: high, low, count
-
-
-class RankPhase(IntEnum):
-    """Where a rank stands: between steps, inside the update, or anywhere else in a step."""
-
-    AT = 0
-    COMPUTING = 1
-    UPDATING = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from remesh.data.digest import StepDigest
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.step_result import RankPhase
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.step.engine import Engine
-from remesh.parallel.step.work import RankPhase
 
 
 def train(seat, num_leaves, num_steps):

@@ -17,13 +17,21 @@ from remesh.orchestrator.control.words.codec import encode
 
 # Matches over texts, over what comes from outside, or over a few events of many.
 OPEN = {
+    "actors/agent/forker.py news",
+    "actors/agent/household.py _hear",
+    "actors/agent/household.py _note",
+    "actors/agent/node_loop.py _obey",
+    "actors/agent/warm_process.py _obey",
     "actors/jobs/cluster_jobs.py code",
     "api/cli/driving/drive.py exit_code",
     "api/cli/main.py _explain",
     "api/cli/screen/shapes.py _cell",
     "orchestrator/job/overrides.py _written",
     "orchestrator/job/problems.py _text",
-    "orchestrator/sim/invariants.py _note",
+    "orchestrator/control/handlers/stopping.py _begin",
+    "orchestrator/control/moves/limits.py limit_s",
+    "orchestrator/sim/checks/invariants.py _note",
+    "orchestrator/sim/shells/process.py _carry_out",
     "parallel/plan/shares.py share",
 }
 

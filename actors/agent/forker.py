@@ -1,0 +1,194 @@
+"""How an agent gets processes: from a warm one, which is replaced when it dies.
+
+Where there can be no warm one, because it dies as it begins or is never alone, each process is
+started by itself: slower, the same otherwise, and said once in the agent's log.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from remesh.actors.agent.fork_words import (
+    Crowded,
+    Ended,
+    Forked,
+    ForkSeat,
+    TakeCare,
+    Warm,
+    heard_word,
+    say,
+)
+from remesh.actors.node.processes import look
+from remesh.actors.node.seats import AnySeat
+from remesh.actors.orders import RunSpec
+
+MOST_FAILURES = 3  # one after the other, before it could fork
+_WARM = "remesh.actors.agent.warm_process"
+
+# Set before torch, numpy and pyarrow are loaded: none of them begins a thread by itself, and NCCL
+# kills no process on its own (facts of the libraries). Each rank sets its own number of threads.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Born:
+    """A process is there. `descriptor` stands for it, and is the taker's to close."""
+
+    number: int
+    pid: int
+    descriptor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unborn:
+    """Nothing comes of that request: ask again."""
+
+    number: int
+
+
+ForkNews = Born | Unborn | Ended
+
+
+class Forker:
+    """For one thread. `fileno` is readable when there is news; it may be another one later."""
+
+    def __init__(self, spec: RunSpec, environment: Mapping[str, str]) -> None:
+        self._spec = pickle.dumps(spec)
+        self._environment = {**environment, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._asked: set[int] = set()
+        self._failures = 0
+        self._lone: dict[int, subprocess.Popen[bytes]] = {}
+        self._dying: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def warm_pid(self) -> int:
+        """0 where each process is started by itself."""
+        return self._warm.pid if self._warm else 0
+
+    @property
+    def line(self) -> socket.socket | None:
+        return self._line
+
+    def start(self, living: Iterable[int] = ()) -> None:
+        """Begin to warm up; the processes that are there already end with the agent too."""
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.setblocking(False)
+        self._warm = self._begin(theirs)
+        with suppress(OSError):  # it has died at once
+            for descriptor in living:
+                say(self._line, TakeCare(), descriptor)
+
+    def ask(self, number: int, seat: AnySeat, end: socket.socket) -> Born | None:
+        """Have a process for this seat, now or as news. Closes `end`, which becomes its own."""
+        with end:
+            if self._line is None:
+                return self._begin_alone(number, seat, end)
+            self._asked.add(number)
+            with suppress(OSError):  # news follows, that it is gone
+                say(self._line, ForkSeat(number=number, seat=seat), end.fileno())
+            return None
+
+    def news(self, living: Callable[[], Iterable[int]]) -> list[ForkNews]:
+        """What the warm process has said since. `living` is asked if another takes its place."""
+        found: list[ForkNews] = []
+        while self._line is not None:
+            try:
+                word, descriptors = heard_word(self._line)
+            except BlockingIOError:
+                break
+            except OSError:
+                word, descriptors = None, []
+            match word:
+                case Warm():
+                    self._failures = 0
+                case Forked(number=number, pid=pid):
+                    self._asked.discard(number)
+                    found.append(Born(number=number, pid=pid, descriptor=descriptors[0]))
+                case Ended():
+                    found.append(word)
+                case Crowded(threads=threads):
+                    return found + self._replace(f"threads beside its own: {threads}", living)
+                case _:
+                    return found + self._replace("it is gone", living)
+        return found
+
+    def look(self) -> list[Ended]:
+        """Those of the processes that were started by themselves which have ended.
+
+        A warm process that was stopped is of no use: it is killed, which is news.
+        """
+        self._dying = [one for one in self._dying if one.poll() is None]
+        if self._warm and (found := look(self._warm.pid)) and found.stopped:
+            self._warm.kill()
+        ended = [pid for pid, lone in self._lone.items() if lone.poll() is not None]
+        return [Ended(pid=pid, code=self._lone.pop(pid).returncode) for pid in ended]
+
+    def end(self, limit_s: float) -> None:
+        """The warm process ends everything that is left, and itself; waited for up to the limit."""
+        if self._line is not None:
+            self._line.close()
+        for lone in self._lone.values():
+            lone.kill()
+        if self._warm:
+            with suppress(subprocess.TimeoutExpired):
+                self._warm.wait(limit_s)
+
+    def _replace(self, why: str, living: Callable[[], Iterable[int]]) -> list[ForkNews]:
+        """Another warm process, or none any more; whatever was asked of it is to be asked again."""
+        log = logging.getLogger(__name__)
+        assert self._line
+        assert self._warm
+        self._line.close()
+        self._line = None
+        self._warm.kill()
+        self._dying.append(self._warm)
+        self._warm = None
+        self._failures += 1
+        if self._failures < MOST_FAILURES:
+            log.warning("the warm process is replaced: %s", why)
+            self.start(living())
+        else:
+            log.warning("no process can be kept warm, so each is started by itself: %s", why)
+        unborn: list[ForkNews] = [Unborn(number=number) for number in sorted(self._asked)]
+        self._asked.clear()
+        return unborn
+
+    def _begin_alone(self, number: int, seat: AnySeat, end: socket.socket) -> Born:
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with line:
+            started = self._begin(theirs, "alone")
+            self._lone[started.pid] = started
+            say(line, ForkSeat(number=number, seat=seat), end.fileno())
+        descriptor = os.pidfd_open(started.pid)
+        return Born(number=number, pid=started.pid, descriptor=descriptor)
+
+    def _begin(self, line: socket.socket, *how: str) -> "subprocess.Popen[bytes]":
+        with line, os.fdopen(os.memfd_create("spec"), "r+b") as spec:
+            spec.write(self._spec)
+            spec.seek(0)
+            numbers = (line.fileno(), spec.fileno())
+            return subprocess.Popen(
+                [sys.executable, "-m", _WARM, *map(str, numbers), *how],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=numbers,
+            )

@@ -1,0 +1,116 @@
+"""Which processes of a node give no sign of life, and which make no progress.
+
+Silence counts in time in which the agent itself ran. A process that waits for a processor, or has
+one, is not frozen, however long it cannot beat: an oversubscribed host is no death.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from remesh.actors.agent.resident import Resident
+from remesh.actors.node.stamps import Field
+from remesh.orchestrator.control.words.events import Event, WorkerFrozen, WorkerStuck
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.worker.trainer_progress import Progress, Whereabouts
+from remesh.parallel.plan.step_result import RankPhase
+
+BUSY_PATIENCES = 10  # so long a process that is not stopped may wait for something that is no sign
+RAN_PART = 50  # one that ran or waited to run for one part in so many of a silence is no dead one
+
+
+@dataclass(slots=True)
+class Signs:
+    """The newest beat of a process, when it came, and the progress of its trainer."""
+
+    progress: Progress
+    beat_ns: int = 0
+    beat_s: float = 0.0
+    active_ns: int = 0
+    told: bool = False
+
+
+class SignWatch:
+    """For one thread, which looks several times a patience."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._signs: dict[int, Signs] = {}
+
+    def look(self, owned: tuple[Resident, ...], now_s: float, running_s: float) -> list[Event]:
+        """What is to be told of the node's workers; a vault that is frozen is killed.
+
+        `now_s` is the agent's own time, `running_s` that of it in which processors were free.
+        """
+        there = [one for one in owned if one.is_there and one.stamps is not None]
+        numbers = {one.number for one in there}
+        self._signs = {number: s for number, s in self._signs.items() if number in numbers}
+        news: list[Event] = []
+        for one in there:
+            news += self._look_at(one, now_s, running_s)
+        return news
+
+    def _look_at(self, one: Resident, now_s: float, running_s: float) -> list[Event]:
+        signs = self._signs.get(one.number)
+        if signs is None:
+            signs = self._signs[one.number] = Signs(Progress(self._timers.patience_s))
+        assert one.stamps is not None
+        beat_ns = one.stamps[Field.BEAT_NS]
+        if beat_ns != signs.beat_ns:
+            signs.beat_ns, signs.beat_s, signs.told = beat_ns, now_s, False
+            signs.active_ns = active_ns(one.pid)
+            return self._stuck(one, signs, running_s) if one.worker else []
+        silent_s = now_s - signs.beat_s
+        if signs.told or not self._is_frozen(one, signs, silent_s):
+            return []
+        signs.told = True
+        if one.worker:
+            return [WorkerFrozen(worker=one.worker, silent_s=silent_s)]
+        one.kill()
+        return []
+
+    def _is_frozen(self, one: Resident, signs: Signs, silent_s: float) -> bool:
+        if silent_s <= self._timers.silent_s:
+            return False
+        process = one.process()
+        if process is None or process.stopped:
+            return process is not None
+        if silent_s <= BUSY_PATIENCES * self._timers.silent_s:
+            return False
+        ran_s = (active_ns(one.pid) - signs.active_ns) / 1e9
+        return ran_s < silent_s / RAN_PART
+
+    def _stuck(self, one: Resident, signs: Signs, running_s: float) -> list[Event]:
+        assert one.stamps is not None
+        standing = Whereabouts(
+            generation=one.stamps[Field.GENERATION],
+            step=one.stamps[Field.STEP],
+            operation=one.stamps[Field.OPERATION],
+            phase=one.stamps[Field.PHASE],
+        )
+        in_mesh = standing.generation == one.generation > one.parked_in
+        at_work = in_mesh and standing.phase != RankPhase.AT
+        silent_s = signs.progress.silent_s(standing, running_s, at_work=at_work)
+        if silent_s is None:
+            return []
+        return [
+            WorkerStuck(
+                worker=one.worker,
+                generation=standing.generation,
+                step=standing.step,
+                operation=standing.operation,
+                phase=RankPhase(standing.phase).name.lower(),
+                silent_s=silent_s,
+            )
+        ]
+
+
+def active_ns(pid: int) -> int:
+    """How long the threads of a process have run, or waited for a processor; 0 if nobody tells."""
+    total = 0
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            ran, waited, _ = (task / "schedstat").read_text().split()
+            total += int(ran) + int(waited)
+    except (OSError, ValueError):  # a thread has just ended, or the kernel does not count
+        return total
+    return total

@@ -1,0 +1,65 @@
+"""Whether a trainer makes progress in its own terms.
+
+A fixed limit lost: what is long for one job is a step of another. So the longest time that a rank
+stood at one place so far, in this phase of this generation, says how long is too long. A wait for
+storage is no phase of this kind: it has limits of its own, by what comes in.
+"""
+
+from dataclasses import dataclass
+
+LONGEST_GAPS = 10
+LEAST_PATIENCES = 10
+FIRST_PATIENCES = 120  # before anything is known: a first step may compile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Where a rank stands, from its stamps."""
+
+    generation: int
+    step: int
+    operation: int
+    phase: int
+
+
+class Progress:
+    """Of one rank. `now_s` is in time in which the observer and the rank could run."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._standing: Whereabouts | None = None
+        self._since_s = 0.0
+        self._longest_s: dict[int, float] = {}
+        self._told = False
+        self._moved = False
+
+    def silent_s(self, standing: Whereabouts, now_s: float, *, at_work: bool) -> float | None:
+        """How long it has stood here, if that is too long; told once a place.
+
+        `at_work`: it is inside a step. Elsewhere it may have nothing to do, or wait for storage.
+        Where it stands as a generation begins is from the one before, until it moves.
+        """
+        before = self._standing
+        is_new = before is None or before.generation != standing.generation
+        if is_new:
+            self._longest_s, self._moved = {}, False
+        if before != standing or not at_work:
+            if before is not None and not is_new and before != standing:
+                self._note(before.phase, now_s - self._since_s)
+            self._standing, self._since_s, self._told = standing, now_s, False
+            return None
+        stood_s = now_s - self._since_s
+        if self._told or not self._moved or stood_s <= self.limit_s(standing.phase):
+            return None
+        self._told = True
+        return stood_s
+
+    def limit_s(self, phase: int) -> float:
+        longest_s = self._longest_s.get(phase)
+        if longest_s is None:
+            return FIRST_PATIENCES * self._patience_s
+        return max(LEAST_PATIENCES * self._patience_s, LONGEST_GAPS * longest_s)
+
+    def _note(self, phase: int, gap_s: float) -> None:
+        self._longest_s[phase] = max(self._longest_s.get(phase, 0.0), gap_s)
+        self._moved = True

@@ -1,0 +1,139 @@
+"""The one actor of a node: what it owns ends with it, and the run goes on without either."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+
+import psutil
+from place import SHORT, until
+
+from remesh.actors.run.contact import ask
+from remesh.actors.run.folder import RunFolder
+
+STOPPED = 130
+
+KILL = """
+import os, ray
+from ray.util import list_named_actors
+ray.init(address=os.environ["WHERE"], log_to_driver=False, logging_level="ERROR")
+found = [a for a in list_named_actors(all_namespaces=True) if os.environ["WHICH"] in a["name"]]
+for actor in found:
+    ray.kill(ray.get_actor(actor["name"], actor["namespace"]))
+print(len(found))
+"""
+
+
+class AgentRun:
+    """A run of the short job on the shared cluster, seen from outside."""
+
+    def __init__(self, place, cluster, name, *settings):
+        self.place = place
+        self.cluster = cluster
+        self.folder = RunFolder(place.root / "runs" / name)
+        self.report = place.root / f"{name}.json"
+        sets = [f"checkpoint.dir={self.folder.path}", "train.steps=150", *settings]
+        options = [word for text in sets for word in ("--set", text)]
+        self.command = place.start(
+            "run", SHORT, "--address", cluster.address, "--report", self.report, *options
+        )
+
+    def status(self):
+        contact = self.folder.contact()
+        return contact and ask(contact, "/status")
+
+    def reaches(self, step):
+        def reached():
+            assert self.command.poll() is None, self.command.communicate()
+            status = self.status()
+            return status and status["step"] >= step and status
+
+        return until(reached, 90, f"step {step}")
+
+    def kill_agents(self, node):
+        """By Ray, as its memory monitor does it too."""
+        which = {
+            "WHERE": self.cluster.address,
+            "WHICH": f"{self.folder.contact().run}-agent-{node}",
+        }
+        told = {"WHERE": self.cluster.address, "WHICH": which}
+        environment = {**self.place.environment, **told}
+        argv = [sys.executable, "-c", KILL]
+        return subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
+
+    def stop(self):
+        """The report of the run, which is asked to end saved, as by Ctrl-C."""
+        self.command.send_signal(signal.SIGINT)
+        outcome = self.place.finish(self.command, self.report)
+        assert outcome.code == STOPPED, outcome.err + outcome.out
+        return outcome.report
+
+    def finish(self):
+        outcome = self.place.finish(self.command, self.report)
+        assert outcome.code == 0, outcome.err + outcome.out
+        return outcome.report
+
+
+def test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on(
+    cluster, cluster_place, curve
+):
+    run = AgentRun(cluster_place, cluster, "agentless", "checkpoint.snapshot_every=1")
+    status = run.reaches(20)
+    node = status["workers"][-1]["node"]
+    owned = [one["pid"] for one in status["workers"] if one["node"] == node]
+    assert run.kill_agents(node).stdout.strip() == "1"
+    until(lambda: not any(map(lives, owned)), 10, "the end of its ranks")
+    report = run.finish()
+    curve.assert_same_bits(report)
+    assert len(report["generations"]) > 1
+
+
+def test_a_worker_that_is_out_of_order_is_replaced_without_ray(cluster, cluster_place, curve):
+    """The replacement is another child of the same warm process."""
+    run = AgentRun(cluster_place, cluster, "replaced", "elastic.spares=0")
+    status = run.reaches(20)
+    victim = status["workers"][-1]
+    warm = psutil.Process(victim["pid"]).parent()
+    assert "remesh.actors.agent.warm_process" in warm.cmdline()
+    os.kill(victim["pid"], signal.SIGKILL)
+
+    def replacement():
+        found = [w for w in run.status()["workers"] if w["node"] == victim["node"] and w["pid"]]
+        new = [w for w in found if w["pid"] != victim["pid"]]
+        return [w for w in new if psutil.Process(w["pid"]).ppid() == warm.pid]
+
+    until(replacement, 30, "a replacement")
+    curve.assert_same_bits(run.finish())
+
+
+def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, curve, request):
+    """Three busy processes a processor, beside the run's own; a minute of it, in soak ten."""
+    run = AgentRun(cluster_place, cluster, "hungry", "train.steps=10000", "checkpoint.every=10000")
+    run.reaches(5)
+    with busy(3 * os.cpu_count()):
+        time.sleep(request.config.getoption("--hungry-s"))
+        status = run.status()
+    assert status["generation"] == 1
+    report = run.stop()
+    assert len(report["generations"]) == 1
+    curve.assert_same_bits(report)
+
+
+@contextmanager
+def busy(number):
+    """So many processes that want a processor all the time."""
+    argv = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as started:
+        for _ in range(number):
+            process = started.enter_context(subprocess.Popen(argv))
+            started.callback(process.kill)
+        yield
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

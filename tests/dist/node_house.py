@@ -1,0 +1,167 @@
+"""A node's agent without Ray: its one thread over real processes, and a controller that answers."""
+
+import json
+import secrets
+import shutil
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+from waiting import soon
+
+from remesh.actors.agent.node_loop import NodeLoop, NodePlace
+from remesh.actors.agent.words import EndRank, NodeAnswer, NodeOrders, StartRank, StartVault
+from remesh.actors.node.own_log import log_folder_of
+from remesh.actors.node.stamps import folder_of, vault_folder_of
+from remesh.actors.orders import RunSpec
+from remesh.actors.run.folder import RunFolder
+from remesh.data.prepare import build
+from remesh.orchestrator.control.words.events import VaultUp, WorkerLost, WorkerReady
+from remesh.orchestrator.job.job import parse_job
+
+NODE = "127.0.0.1-abcdef"
+SEQ_LEN = 16
+
+JOB = """
+job.name = "house"
+job.seed = 7
+model = { num_layers = 1, width = 16, num_heads = 2, ffn_width = 32 }
+data = { dir = "%s", source = "%s" }
+train = { steps = 20, global_batch = 4, microbatch = 1, seq_len = 16, warmup_steps = 2 }
+checkpoint = { every = 10 }
+elastic = { max_workers = 4, patience_s = %s }
+"""
+
+
+def house_spec(folder, patience_s=5.0):
+    """A start of a run whose ranks are ready in a moment."""
+    source = folder / "text"
+    source.mkdir()
+    (source / "a.txt").write_text("to be or not to be " * 200)
+    build(str(source), folder / "data", SEQ_LEN)
+    run, text = secrets.token_hex(4), JOB % (folder / "data", source, patience_s)
+    runs = RunFolder(folder / "run")
+    runs.probe()
+    return RunSpec(
+        run=run,
+        job=parse_job(text, name="house"),
+        folder=str(folder / "run"),
+        data_digest="",
+        fingerprint={},
+        incarnation=runs.claim(run),
+        max_members=4,
+        kills=(),
+        driver_lease_s=20.0,
+        vault_token="secret",
+    )
+
+
+class House:
+    """Orders are told by `tell`; what the agent says is kept in `words` and `events`."""
+
+    def __init__(self, spec, *, devices=(), start=True):
+        self.spec = spec
+        self.incarnation = spec.incarnation
+        self.words = []
+        self.events = []
+        self.heard = 0
+        self.clear = False
+        self.leased = True
+        self.loses = 0
+        place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
+        self.loop = NodeLoop(spec, place, spec.incarnation, self._hear)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        if start:
+            self.thread.start()
+
+    @property
+    def household(self):
+        return self.loop.household
+
+    def tell(self, *orders, incarnation=None):
+        number = self.incarnation if incarnation is None else incarnation
+        self.loop.take(NodeOrders(incarnation=number, orders=orders))
+
+    def start(self, *workers):
+        """The processes of these workers, once they are ready."""
+        self.tell(*(StartRank(worker=worker) for worker in workers))
+        assert soon(
+            lambda: set(workers) <= set(self.told(WorkerReady)) | set(self.told(WorkerLost))
+        )
+        return [self.household.rank(worker) for worker in workers]
+
+    def start_vault(self):
+        self.tell(StartVault())
+        assert soon(lambda: [e for e in self.events if isinstance(e, VaultUp)])
+        return self.household.vault()
+
+    def end(self, worker):
+        self.tell(EndRank(worker=worker))
+        return self.lost(worker)
+
+    def lost(self, worker):
+        """How it was lost, as soon as that is told."""
+        soon(lambda: worker in self.told(WorkerLost))
+        return self.told(WorkerLost)[worker]
+
+    def told(self, kind):
+        """The events of this kind by worker, the newest of each."""
+        return {event.worker: event for event in list(self.events) if isinstance(event, kind)}
+
+    def close(self):
+        self.loop.end()
+        if self.thread.is_alive():
+            self.thread.join()
+        run = self.spec.run
+        for folder in (folder_of(run, NODE), vault_folder_of(run, NODE), log_folder_of(run, NODE)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self):
+        try:
+            self.loop.run()
+        finally:
+            self.loop.close()
+
+    def _hear(self, word):
+        """Answers at once, unless it is to lose the word or its answer."""
+        self.words.append(word)
+        answer = Future()
+        if self.loses:
+            self.loses -= 1
+            answer.set_exception(ConnectionError("lost"))
+            return answer
+        news = word.events[max(0, self.heard + 1 - word.first) :]
+        self.events += news
+        self.heard = max(self.heard, word.first + len(word.events) - 1)
+        answer.set_result(
+            NodeAnswer(
+                incarnation=self.incarnation,
+                heard=self.heard,
+                num_nodes=1,
+                leased=self.leased,
+                clear=self.clear,
+            )
+        )
+        return answer
+
+
+def descriptors(pid):
+    """How many this process holds."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def main():
+    """An agent with two ranks and a vault, which goes on until it is killed."""
+    house = House(house_spec(Path(sys.argv[1])))
+    ranks = {one.worker: one.pid for one in house.start("worker-0", "worker-1")}
+    own = {"run": house.spec.run, "warm": house.household._forker.warm_pid}
+    told = json.dumps({**ranks, **own, "vault": house.start_vault().pid})
+    sys.stdout.write(told + "\n")
+    sys.stdout.flush()
+    house.thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""What gives a death, a frozen process, a stuck trainer or a standstill away, and what does not."""
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+
+import pytest
+from waiting import soon
+
+from remesh.actors.agent.death_causes import OUT_OF_MEMORY, OomKills, cause_of
+from remesh.actors.agent.free_time import LEAST_PART, FreeTime
+from remesh.actors.agent.places import Places
+from remesh.actors.agent.resident import Resident
+from remesh.actors.agent.signs import BUSY_PATIENCES, SignWatch
+from remesh.actors.node.link import link
+from remesh.actors.node.own_time import LATE, OwnTime
+from remesh.actors.node.processes import look
+from remesh.actors.node.seats import RankSeat, VaultSeat
+from remesh.actors.node.stamps import Field
+from remesh.orchestrator.control.words.events import WorkerFrozen, WorkerStuck
+from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.worker.trainer_progress import (
+    FIRST_PATIENCES,
+    LEAST_PATIENCES,
+    LONGEST_GAPS,
+    Progress,
+    Whereabouts,
+)
+from remesh.parallel.plan.step_result import RankPhase
+
+P = 2.0
+
+
+def at(step=1, operation=0, phase=RankPhase.COMPUTING, generation=1):
+    return Whereabouts(generation=generation, step=step, operation=operation, phase=phase)
+
+
+def trained(gap_s, count=3):
+    """A rank that has gone from one operation to the next in this time, at its newest one."""
+    progress = Progress(P)
+    for operation in range(count):
+        assert progress.silent_s(at(operation=operation), operation * gap_s, at_work=True) is None
+    return progress, at(operation=count - 1), (count - 1) * gap_s
+
+
+@pytest.mark.parametrize("gap_s", [0.1, P, 30 * P])
+def test_ten_times_the_longest_gap_is_too_long(gap_s):
+    progress, here, now_s = trained(gap_s)
+    limit_s = max(LEAST_PATIENCES * P, LONGEST_GAPS * gap_s)
+    assert progress.silent_s(here, now_s + 0.99 * limit_s, at_work=True) is None
+    assert progress.silent_s(here, now_s + 1.01 * limit_s, at_work=True) == 1.01 * limit_s
+    assert progress.silent_s(here, now_s + 2 * limit_s, at_work=True) is None  # told once
+
+
+def test_a_first_operation_may_take_long():
+    progress = Progress(P)
+    progress.silent_s(at(phase=RankPhase.AT), 0.0, at_work=False)
+    progress.silent_s(at(), 0.0, at_work=True)
+    assert progress.silent_s(at(), 0.99 * FIRST_PATIENCES * P, at_work=True) is None
+    assert progress.silent_s(at(), 1.01 * FIRST_PATIENCES * P, at_work=True) is not None
+
+
+def test_what_the_generation_before_has_left_in_the_stamps_is_not_judged():
+    """While it restores, for minutes perhaps, it stands where it was fenced."""
+    progress, here, now_s = trained(0.1)
+    progress.silent_s(at(operation=here.operation, generation=2), now_s, at_work=True)
+    later_s = now_s + 10 * FIRST_PATIENCES * P
+    stale = at(operation=here.operation, generation=2)
+    assert progress.silent_s(stale, later_s, at_work=True) is None
+
+
+def test_a_phase_is_judged_by_its_own_gaps_and_a_generation_by_its_own():
+    progress, _, now_s = trained(0.1)
+    assert progress.limit_s(RankPhase.COMPUTING) < progress.limit_s(RankPhase.UPDATING)
+    progress.silent_s(at(generation=2), now_s, at_work=True)
+    assert progress.limit_s(RankPhase.COMPUTING) == FIRST_PATIENCES * P
+
+
+def test_who_is_not_in_a_step_has_all_the_time():
+    progress, here, now_s = trained(0.1)
+    assert progress.silent_s(here, now_s + 1e6, at_work=False) is None
+    assert progress.silent_s(here, now_s + 1e6 + P, at_work=True) is None
+
+
+@dataclass
+class Seen(dict):
+    """Stamps that a test writes."""
+
+    words: dict = field(default_factory=dict)
+
+    def __getitem__(self, name):
+        return self.words.get(name, 0)
+
+
+class Looked:
+    """A process of the node, and its agent's look at it."""
+
+    def __init__(self, seat):
+        self.process = subprocess.Popen(["sleep", "1000"])
+        self.line, self.theirs = link()
+        self.one = Resident(1, seat, self.line)
+        self.one.born(self.process.pid, os.pidfd_open(self.process.pid))
+        self.one.stamps = Seen()
+        self.watch = SignWatch(Timers(patience_s=P))
+        self.beats = 0
+
+    def beat(self, now_s, **standing):
+        self.beats += 1
+        self.one.stamps.words |= {Field.BEAT_NS: self.beats}
+        self.one.stamps.words |= {Field[name.upper()]: value for name, value in standing.items()}
+        return self.look(now_s)
+
+    def look(self, now_s):
+        return self.watch.look((self.one,), now_s, now_s)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGSTOP)
+        assert soon(lambda: look(self.process.pid).stopped)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.one.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def looked():
+    seat = RankSeat(worker="worker-0", node="n", node_ip="", device=None, incarnation=1)
+    looked = Looked(seat)
+    yield looked
+    looked.close()
+
+
+def test_a_stopped_process_is_frozen_after_a_patience_and_told_once(looked):
+    looked.beat(0.0)
+    looked.stop()
+    assert looked.look(0.9 * P) == []
+    assert looked.look(1.1 * P) == [WorkerFrozen(worker="worker-0", silent_s=1.1 * P)]
+    assert looked.look(1.2 * P) == []
+    assert looked.beat(2.0 * P) == []
+    assert len(looked.look(3.1 * P)) == 1
+
+
+def test_a_process_that_sleeps_without_a_beat_is_frozen_late(looked):
+    looked.beat(0.0)
+    assert looked.look(1.1 * P) == []
+    assert len(looked.look(1.1 * BUSY_PATIENCES * P)) == 1
+
+
+def test_a_process_that_runs_or_waits_to_run_is_not_frozen(looked):
+    """Hunger: without a beat, but with processor time, or in the queue for it."""
+    looked.beat(0.0)
+    assert looked.watch._signs[1].active_ns > 0
+    looked.watch._signs[1].active_ns -= int(BUSY_PATIENCES * P * 1e9)
+    assert looked.look(1.1 * BUSY_PATIENCES * P) == []
+
+
+def test_a_frozen_vault_is_killed():
+    looked = Looked(VaultSeat(node="n", node_ip="", incarnation=1))
+    try:
+        looked.beat(0.0)
+        looked.stop()
+        assert looked.look(1.1 * P) == []
+        assert looked.process.wait() == -signal.SIGKILL
+    finally:
+        looked.close()
+
+
+def test_a_trainer_that_stands_still_while_its_process_beats_is_stuck(looked):
+    looked.one.generation = 3
+    step = {"generation": 3, "step": 5, "phase": int(RankPhase.COMPUTING)}
+    for operation in range(3):
+        assert looked.beat(0.1 * operation, operation=operation, **step) == []
+    (told,) = looked.beat(1.1 * LEAST_PATIENCES * P)
+    assert isinstance(told, WorkerStuck)
+    assert (told.worker, told.generation, told.step) == ("worker-0", 3, 5)
+    assert (told.operation, told.phase) == (2, "computing")
+
+
+@pytest.mark.parametrize("reason", ["parked", "between steps", "not formed"])
+def test_a_trainer_that_has_nothing_to_do_is_not_stuck(looked, reason):
+    looked.one.generation = 2 if reason == "not formed" else 3
+    looked.one.parked_in = 3 if reason == "parked" else 0
+    phase = RankPhase.AT if reason == "between steps" else RankPhase.COMPUTING
+    looked.beat(0.0, generation=3, step=5, phase=int(phase))
+    assert looked.beat(2 * FIRST_PATIENCES * P) == []
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_standstill_is_no_time_and_is_told_once():
+    clock = Clock()
+    own = OwnTime(1.0, clock)
+    for _ in range(5):
+        clock.now_s += LATE
+        own.now_s()
+    assert own.now_s() == 5 * LATE
+    assert own.stood_still_s() == 0.0
+    clock.now_s += 1000.0
+    assert own.now_s() == 5 * LATE + 1.0
+    assert own.stood_still_s() == 999.0
+    assert own.stood_still_s() == 0.0
+
+
+def test_time_passes_slowly_where_processors_are_short_but_it_passes():
+    starved = Clock()
+    free = FreeTime(starved)
+    assert free.at(10.0) == 10.0
+    starved.now_s += 6.0
+    assert free.at(20.0) == 14.0
+    starved.now_s += 20.0
+    assert free.at(40.0) == 14.0 + 20.0 / LEAST_PART
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        (None, "its process ended"),
+        (0, "its process ended with exit code 0"),
+        (3, "its process ended with exit code 3"),
+        (-signal.SIGKILL, "its process died of SIGKILL"),
+        (-signal.SIGBUS, "its process died of SIGBUS"),
+        (-99, "its process died of signal 99"),
+    ],
+)
+def test_a_cause_is_what_the_kernel_says(code, cause):
+    assert cause_of(code, out_of_memory=False) == cause
+    assert (cause_of(code, out_of_memory=True) == OUT_OF_MEMORY) == (code == -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("where", ["/proc/vmstat", "/sys/fs/cgroup/pod/memory.events"])
+def test_a_kill_for_memory_is_known_by_the_counters_of_the_kernel(where):
+    counts = {"/proc/vmstat": 3, "/sys/fs/cgroup/pod/memory.events": 0}
+
+    def read(path):
+        text = {str(name): f"low 0\noom_kill {count}\n" for name, count in counts.items()}
+        return {"/proc/self/cgroup": "0::/pod\n", **text}.get(str(path), "")
+
+    kills = OomKills(read)
+    assert not kills.is_new(10.0)
+    counts[where] += 1
+    assert kills.is_new(20.0)
+    assert kills.is_new(20.5)  # several at once
+    assert not kills.is_new(22.0)
+
+
+def test_a_place_is_dealt_again_only_when_it_is_free():
+    places = Places((4, 6))
+    assert [places.deal(name) for name in ("a", "b", "c")] == [True, True, False]
+    assert (places.device("a"), places.device("b")) == (4, 6)
+    places.free("a")
+    assert places.deal("c")
+    assert places.device("c") == 4
+
+
+def test_without_devices_there_is_always_a_place():
+    places = Places(())
+    assert all(places.deal(f"worker-{number}") for number in range(20))
+    assert places.device("worker-3") is None
