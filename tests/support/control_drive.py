@@ -33,6 +33,11 @@ class Drive:
         self.commands += new
         return new
 
+    def tick(self):
+        """At the next moment that the controller asked for."""
+        self.now_s = max(self.now_s, self.controller.next_deadline_s())
+        return self.do(ev.Tick(), after_s=0.0)
+
     def all(self, kind, *, workers=None, generation=None, **values):
         number = self.state.last_generation if generation is None else generation
         names = self.members if workers is None else workers

@@ -140,11 +140,13 @@ def test_state_of_an_abandoned_timeline_is_never_a_source():
     for _ in range(2):
         drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
         drive.park(25, held_in=1)
+        drive.tick()
         drive.all(ev.RestoreFailed, name="", error="bad copy", workers=drive.members[:1])
         drive.park(25, held_in=1)
     assert isinstance(drive.state.current.restore, CheckpointState)
     drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
     drive.park(25, held_in=1)
+    drive.tick()
     assert isinstance(drive.state.current.restore, CheckpointState)
     assert [member.at_step for member in drive.state.current.members] == [None, None]
 

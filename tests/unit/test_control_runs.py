@@ -54,7 +54,9 @@ def test_a_start_that_takes_too_long_is_a_failure_each_time_and_ends_the_run():
         drive.lose(*(command.worker for command in ended))
     assert drive.state.budget.total == 3
     assert drive.commands[-1].status == "failed"
-    assert "did not start within 60 s" in drive.commands[-1].reason
+    limits = [f"did not start within {limit_s} s" for limit_s in (60, 120, 240)]
+    assert [end.reason for end in of(cmd.EndWorker, drive.commands)] == limits, "security B1"
+    assert "worker-2 on head did not start within 240 s" in drive.commands[-1].reason
 
 
 def test_a_mesh_that_makes_no_step_is_left():
@@ -66,10 +68,9 @@ def test_a_mesh_that_makes_no_step_is_left():
 
 def test_a_job_that_fails_while_its_workers_warm_up_ends_at_once():
     drive = Drive()
-    (end,) = of(
-        cmd.End,
-        drive.do(ev.WorkerErred(worker="worker-0", generation=0, error="no data", user_error=True)),
-    )
+    values = {"error": "no data", "user_error": True, "certain": True}
+    erred = ev.WorkerErred(worker="worker-0", generation=0, **values)
+    (end,) = of(cmd.End, drive.do(erred))
     assert (end.status, end.reason, end.user_error) == ("failed", "no data", True)
 
 

@@ -60,6 +60,7 @@ VALUES = {
     "restore_s": 1.0,
     "name": "",
     "user_error": True,
+    "certain": True,
     "files": (),
     "step": 11,
     "held_in": 1,

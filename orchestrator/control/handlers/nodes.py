@@ -9,6 +9,7 @@ or too few would be left for a mesh, the drain saves.
 from remesh.orchestrator.control.handlers.stopping import request_stop
 from remesh.orchestrator.control.memory.membership import Node, NodeState, Worker, WorkerState
 from remesh.orchestrator.control.moves.choosing import last_holders, stays_whole
+from remesh.orchestrator.control.moves.leaving import leave_node
 from remesh.orchestrator.control.moves.next_mesh import enough
 from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain
@@ -30,8 +31,9 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
     if event.node in state.roster.nodes:
         return
     host = event.host or event.node
-    until_s = state.quarantine.until_s(host, turn.options.patience_s)
+    until_s = _until_s(turn, event.node, host)
     kept_out = until_s > turn.now_s
+    state.budget.take_back(event.node)
     node = Node(
         name=event.node,
         slots=event.slots,
@@ -43,10 +45,18 @@ def on_joined(turn: Turn, event: NodeJoined) -> None:
     )
     state.roster.add_node(node)
     if kept_out:
-        _keep_out(turn, node, until_s - turn.now_s)
+        _say_kept_out(turn, node)
     elif state.started:
         spare = "" if _wants_more(turn) else "; it is a spare: more nodes than are wanted"
         turn.say(f"node {node.name} joined with room for {count(node.slots, 'worker')}{spare}")
+
+
+def keep_out_again(turn: Turn) -> None:
+    """Those who joined before the run began to act, and whose hosts its start before had lost."""
+    for node in list(turn.state.roster.nodes.values()):
+        until_s = _until_s(turn, node.name, node.host)
+        if until_s > turn.now_s:
+            _turn_out(turn, node, until_s)
 
 
 def on_draining(turn: Turn, event: NodeDraining) -> None:
@@ -67,7 +77,7 @@ def on_draining(turn: Turn, event: NodeDraining) -> None:
         state.preempted = True
         _stop_with_head(turn, node, event)
         return
-    _leave(turn, node)
+    leave_node(turn, node)
     do_without_leavers(turn)
 
 
@@ -81,7 +91,7 @@ def on_scale(turn: Turn, event: ScaleRequested) -> None:
     used.sort(key=lambda node: not node.head)
     for node in used[wanted:]:
         node.returns = True
-        _leave(turn, node)
+        leave_node(turn, node)
     do_without_leavers(turn)
 
 
@@ -124,33 +134,31 @@ def end_quarantines(turn: Turn) -> None:
             node.until_s = None
             state.roster.turn_node(node, NodeState.SPARE)
             turn.say(f"node {node.name} may be used again")
-    moments = (node.until_s for node in kept_out if _is_kept_out(node))
+    moments = (node.until_s for node in kept_out if node.state is NodeState.QUARANTINED)
     state.deadlines.cool_s = min((at_s for at_s in moments if at_s is not None), default=None)
 
 
-def _keep_out(turn: Turn, node: Node, for_s: float) -> None:
-    state = turn.state
-    losses = state.quarantine.count(node.host)
+def _until_s(turn: Turn, name: str, host: str) -> float:
+    """The moment from which a node may be used: it is held against its host, or against itself."""
+    quarantine, patience_s = turn.state.quarantine, turn.options.patience_s
+    return max(quarantine.until_s(one, patience_s) for one in {name, host})
+
+
+def _turn_out(turn: Turn, node: Node, until_s: float) -> None:
+    node.until_s = until_s
+    turn.state.roster.turn_node(node, NodeState.QUARANTINED)
+    _say_kept_out(turn, node)
+
+
+def _say_kept_out(turn: Turn, node: Node) -> None:
+    quarantine = turn.state.quarantine
+    losses = max(quarantine.count(one) for one in (node.name, node.host))
+    for_s = (node.until_s or turn.now_s) - turn.now_s
     turn.say(
-        f"node {node.name} is in quarantine for {for_s:.0f} s: its host was lost "
-        f"{losses} time{'s' if losses > 1 else ''}"
+        f"node {node.name} is in quarantine for {for_s:.0f} s: its host was lost or left out "
+        f"{count(losses, 'time')}"
     )
     end_quarantines(turn)
-
-
-def _is_kept_out(node: Node) -> bool:
-    return node.state is NodeState.QUARANTINED
-
-
-def _leave(turn: Turn, node: Node) -> None:
-    """No further mesh takes its workers."""
-    state = turn.state
-    state.roster.turn_node(node, NodeState.LEAVING)
-    for worker in state.roster.on(node.name):
-        worker.leaving = True
-        if worker.state in (WorkerState.STARTING, WorkerState.IDLE):
-            state.deadlines.forget(worker.name)
-            state.roster.move(worker, WorkerState.LEAVING)
 
 
 def _let_go(turn: Turn) -> None:
@@ -192,11 +200,15 @@ def _end(turn: Turn, worker: Worker) -> None:
 
 
 def _release(turn: Turn, node: Node) -> None:
-    state = NodeState.SPARE if node.returns else NodeState.DRAINED
-    turn.state.roster.turn_node(node, state)
     turn.state.vaults.lose(node.name)
     turn.say(f"node {node.name} is free")
     turn.do(ReleaseNode(node=node.name))
+    until_s = _until_s(turn, node.name, node.host)
+    if node.returns and until_s > turn.now_s:
+        _turn_out(turn, node, until_s)
+    else:
+        state = NodeState.SPARE if node.returns else NodeState.DRAINED
+        turn.state.roster.turn_node(node, state)
 
 
 def _wants_more(turn: Turn) -> bool:

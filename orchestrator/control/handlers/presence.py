@@ -73,13 +73,18 @@ def on_worker_ready(turn: Turn, event: WorkerReady) -> None:
         worker.device = event.device
     state.roster.move(worker, WorkerState.IDLE)
     state.deadlines.forget(worker.name)
+    state.roster.nodes[worker.node].late_starts = 0
+    state.start_trouble = ""
     state.last_ready_s = turn.now_s
     form_or_grow(turn)
 
 
 def on_worker_lost(turn: Turn, event: WorkerLost) -> None:
-    worker = turn.state.roster.workers.get(event.worker)
+    state = turn.state
+    worker = state.roster.workers.get(event.worker)
     if worker is not None:
+        if event.traceback and state.generations and worker.name in state.current.unparked:
+            state.repeats.pending = state.repeats.pending or event.cause
         lose_worker(turn, worker, event.cause, event.died_at_s)
     else:
         _note_late_death(turn, event.worker, event.died_at_s)

@@ -9,7 +9,9 @@ knowledge.
 
 from typing import assert_never
 
+from remesh.orchestrator.control.handlers.nodes import keep_out_again
 from remesh.orchestrator.control.handlers.saving import commit_complete
+from remesh.orchestrator.control.memory.carrying import take_up
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
 from remesh.orchestrator.control.moves.limits import limit_s
 from remesh.orchestrator.control.moves.next_mesh import ask_to_form, ask_vaults, waiting_reason
@@ -32,6 +34,8 @@ def on_run_started(turn: Turn, _: RunStarted) -> None:
     state.step = options.first_step
     state.last_generation = options.last_generation
     state.checkpoints.good = list(options.checkpoints)
+    take_up(state, options.carried)
+    keep_out_again(turn)
     if state.step >= options.steps:
         turn.end(Phase.FINISHED, f"step {state.step} was saved before; 0 steps were left")
         return

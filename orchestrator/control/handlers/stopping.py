@@ -3,7 +3,8 @@
 from remesh.orchestrator.control.memory.state import Parting
 from remesh.orchestrator.control.moves.limits import go_on, writes
 from remesh.orchestrator.control.moves.parting import end_parted
-from remesh.orchestrator.control.moves.transitions import drain, settle_if_parked
+from remesh.orchestrator.control.moves.repeating import goes_back
+from remesh.orchestrator.control.moves.transitions import drain, fence, settle_if_parked
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import StopRequested
 from remesh.orchestrator.control.words.phases import ENDED, Phase
@@ -84,6 +85,10 @@ def end_if_nothing_is_learned(turn: Turn) -> None:
     """
     row, limit = turn.state.fruitless, turn.options.max_skipped_steps
     if row.in_row < limit or turn.state.phase in ENDED:
+        return
+    if goes_back(turn, row.first):
+        row.in_row = 0
+        fence(turn, f"steps from {row.first} on updated nothing, so soon after it got its state")
         return
     last = row.first + row.in_row - 1
     turn.end(

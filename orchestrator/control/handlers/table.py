@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from remesh.orchestrator.control.handlers import (
     amending,
+    erring,
     nodes,
     presence,
     replanning,
@@ -113,7 +114,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
         _row(ev.WorkerLost, presence.on_worker_lost),
         _row(ev.WorkerFrozen, presence.on_worker_frozen),
         _row(ev.WorkerStuck, stuck.on_worker_stuck, of_a_member),
-        _row(ev.WorkerErred, training.on_erred, of_a_worker),
+        _row(ev.WorkerErred, erring.on_erred, of_a_worker),
         _row(ev.GroupBroken, training.on_group_broken, of_a_member),
         _row(ev.WorkerParked, training.on_parked, of_a_member),
         _row(ev.WorkerFormed, training.on_formed, of_a_member),

@@ -8,10 +8,16 @@ from remesh.orchestrator.control.handlers.saving import do_without_late_commits
 from remesh.orchestrator.control.handlers.stuck import judge_stuck
 from remesh.orchestrator.control.memory.deadlines import Deadlines
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.blaming import note_absent
 from remesh.orchestrator.control.moves.limits import writes
 from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait, waiting_reason
 from remesh.orchestrator.control.moves.parting import end_parted, saving_of
-from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up, lose_worker
+from remesh.orchestrator.control.moves.staffing import (
+    form_or_grow,
+    give_up,
+    give_up_late,
+    lose_worker,
+)
 from remesh.orchestrator.control.moves.transitions import (
     end_saved,
     fence,
@@ -33,10 +39,7 @@ def on_tick(turn: Turn, _: Tick) -> None:
 
 
 def _give_up_starting(turn: Turn) -> None:
-    for name in turn.state.deadlines.starting.expired(turn.now_s):
-        why = f"did not start within {turn.timers.start_s():.0f} s"
-        if not give_up(turn, turn.state.roster.workers[name], why):
-            return
+    give_up_late(turn, turn.state.deadlines.starting.expired(turn.now_s))
 
 
 def _lose_ending(turn: Turn) -> None:
@@ -59,6 +62,7 @@ def _on_phase_over(turn: Turn) -> None:
         case Phase.WAITING:
             _on_waited(turn)
         case Phase.FORMING:
+            note_absent(turn)
             fence(turn, f"generation {generation} did not form: {_names(state.current.unformed)}")
         case Phase.RESTORING:
             late = _names(state.current.unrestored)
@@ -76,6 +80,15 @@ def _on_phase_over(turn: Turn) -> None:
             raise AssertionError(f"a run that has {state.phase} waits for nothing")
         case _:
             assert_never(state.phase)
+
+
+def _on_pause_over(turn: Turn) -> None:
+    """The next mesh is tried with those who are there, as it would have been without a pause."""
+    turn.state.deadlines.pause_s = None
+    if turn.state.phase is Phase.WAITING and enough(turn):
+        form_or_wait(turn)
+    else:
+        form_or_grow(turn)
 
 
 def _on_waited(turn: Turn) -> None:
@@ -127,5 +140,6 @@ _CLOCKS: tuple[tuple[Callable[[Deadlines], float | None], Callable[[Turn], None]
     (lambda due: due.commit_s, do_without_late_commits),
     (lambda due: due.phase_s, _on_phase_over),
     (lambda due: due.judge_s, judge_stuck),
+    (lambda due: due.pause_s, _on_pause_over),
     (lambda due: due.gather_s, form_or_grow),
 )

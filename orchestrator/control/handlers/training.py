@@ -8,6 +8,7 @@ from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.generations import Generation
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.blaming import after_first_step, note_complaint
 from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain, fence, settle_if_parked
@@ -16,7 +17,6 @@ from remesh.orchestrator.control.words.events import (
     GroupBroken,
     RestoreFailed,
     StepsDone,
-    WorkerErred,
     WorkerFormed,
     WorkerParked,
     WorkerRestored,
@@ -26,14 +26,9 @@ from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
 
 
-def on_erred(turn: Turn, event: WorkerErred) -> None:
-    """The job itself is wrong: every further try would end the same way."""
-    who = "" if event.user_error else f"{event.worker} failed: "
-    turn.end(Phase.FAILED, who + event.error, user_error=event.user_error)
-
-
 def on_group_broken(turn: Turn, event: GroupBroken) -> None:
     if event.worker in turn.state.current.unparked:
+        note_complaint(turn, event)
         fence(turn, f"{event.worker} lost its group: {event.error}")
 
 
@@ -48,6 +43,7 @@ def on_restored(turn: Turn, event: WorkerRestored) -> None:
         return
     if event.at_step != current.from_step:
         _blame_restore(turn)
+        current.explained = True
         fence(turn, f"{event.worker} restored step {event.at_step}, not {current.from_step}")
         return
     current.unformed.discard(event.worker)
@@ -62,6 +58,7 @@ def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
     restore = turn.state.current.restore
     if event.worker not in turn.state.current.unrestored:
         return  # doubled, or of one that has left the mesh
+    turn.state.current.explained = True
     if any(slot_label(slot) == event.name for slot in slots_of(restore)):
         label = event.name
         turn.state.vaults.bad.add(label)
@@ -176,6 +173,7 @@ def _held(
 
 def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:
     state = turn.state
+    had_steps = state.current.has_steps
     for record in records:
         if not state.current.note_record(record):
             continue
@@ -185,6 +183,8 @@ def _note_records(turn: Turn, records: Sequence[StepRecord]) -> None:
         state.budget.progress(record.step, turn.options.healthy_steps)
         if said := state.fruitless.note(record):
             turn.say(said)
+    if state.current.has_steps and not had_steps:
+        after_first_step(turn)
     commit_complete(turn, state.current.generation)
 
 

@@ -161,6 +161,10 @@ class Checkpoints:
         self.saves = {key: save for key, save in self.saves.items() if key[1] > state.step}
         return True
 
+    def avoid_now(self, label: str) -> None:
+        """No further try with it."""
+        self.restore_failures[label] = MAX_RESTORE_FAILURES
+
     def blame(self, label: str) -> None:
         self.restore_failures[label] = self.restore_failures.get(label, 0) + 1
 

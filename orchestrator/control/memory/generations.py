@@ -62,7 +62,8 @@ class Generation:
     workers save after it. `is_last`: the run ends once it has saved. `blamed`: a failure of its
     restore was counted already.
     `stuck` are those that make no progress, with the (step, operation) at which they stand;
-    `stalled`: it was left since all of them stood at the same.
+    `stalled`: it was left since all of them stood at the same. `explained`: it is known why it
+    ended, which was no node.
     `heard_step` is the newest step up to which no record is missing.
     """
 
@@ -85,6 +86,7 @@ class Generation:
     is_last: bool = False
     blamed: bool = False
     stalled: bool = False
+    explained: bool = False
     stuck: dict[str, tuple[int, int]] = field(default_factory=dict)
     formed_s: float | None = None
     restored_s: float | None = None

@@ -1,6 +1,8 @@
 """Which hosts are kept out for a while: one that was lost may be lost again.
 
-Names of nodes are new whenever a machine comes back, so it is known by its address. Each loss
+Names of nodes are new whenever a machine comes back, so it is known by its address. Where another
+node of the same address lives on, the host was not lost: that node alone is kept out, by its name.
+A pod that comes back at another address is a new host, and nothing is held against it. Each loss
 doubles the cool-down; a host that then stays is forgiven. Keeping a lost host out for ever was the
 alternative: a cable that was pulled once would cost the run a machine.
 """
@@ -37,6 +39,14 @@ class Quarantine:
         if losses is None:
             return 0.0
         return losses.last_s + cool_down_s(losses.count, patience_s)
+
+    def take_back(self, host: str) -> None:
+        """It was not to blame: the newest loss counts as none, and keeps it out no longer."""
+        losses = self.hosts[host]
+        losses.count -= 1
+        losses.last_s = 0.0
+        if not losses.count:
+            del self.hosts[host]
 
     def count(self, host: str) -> int:
         return self.hosts[host].count if host in self.hosts else 0

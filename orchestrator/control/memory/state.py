@@ -9,7 +9,9 @@ from remesh.orchestrator.control.memory.fruitless import Fruitless
 from remesh.orchestrator.control.memory.generations import Fault, Generation
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.memory.quarantine import Quarantine
+from remesh.orchestrator.control.memory.repeats import Repeats
 from remesh.orchestrator.control.memory.roster import Roster
+from remesh.orchestrator.control.memory.suspicions import Suspicions
 from remesh.orchestrator.control.memory.vaults import Vaults
 from remesh.orchestrator.control.words.events import LadderChanged
 from remesh.orchestrator.control.words.phases import Phase
@@ -40,7 +42,8 @@ class State:
     is open from the first sign of trouble until the next generation is asked for. `wanted_nodes` is
     what somebody asked for since the start. `ladder` is what the run picks its meshes from since
     its own was replaced, `next_ladder` one that is not taken up yet. `amendments` are all of the
-    run since there are new ones, and `asked_changes` what is not taken up yet.
+    run since there are new ones, and `asked_changes` what is not taken up yet. `start_trouble` is
+    why the newest start of a worker failed, until one does not.
     """
 
     phase: Phase = Phase.WAITING
@@ -59,6 +62,7 @@ class State:
     step: int = 0
     last: StepRecord | None = None
     last_ready_s: float = 0.0
+    start_trouble: str = ""
     last_generation: int = 0
     fault: Fault | None = None
     generations: list[Generation] = field(default_factory=list)
@@ -69,6 +73,8 @@ class State:
     vaults: Vaults = field(default_factory=Vaults)
     fruitless: Fruitless = field(default_factory=Fruitless)
     budget: Budget = field(default_factory=Budget)
+    suspicions: Suspicions = field(default_factory=Suspicions)
+    repeats: Repeats = field(default_factory=Repeats)
     deadlines: Deadlines = field(default_factory=Deadlines)
 
     @property

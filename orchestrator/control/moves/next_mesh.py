@@ -63,6 +63,9 @@ def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
     roster, lacking = turn.state.roster, missing(turn)
     text = f"waiting for {lacking.what}: have {lacking.have}, need {lacking.need}"
+    if turn.state.start_trouble and roster.num_starting:
+        starting = count(roster.num_starting, "worker", "starts", "start")
+        text += f"; {starting} once more, as {turn.state.start_trouble}"
     if turn.state.deadlines.cool_s is None:
         return text
     return f"{text}; {len(roster.kept_out)} in quarantine, as the host was lost before"
@@ -139,7 +142,7 @@ def _form(turn: Turn) -> None:
         state.roster.move(worker, WorkerState.MEMBER)
         worker.rank = member.rank
     turn.move(Phase.FORMING, reason=life.reason, within_s=turn.timers.form_s)
-    state.deadlines.gather_s = None
+    state.deadlines.gather_s = state.deadlines.pause_s = None
     turn.say(f"generation {life.generation}: {life.layout} {life.reason}")
     if before is not None and before != life.rung.bit_key:
         changed = changed_bits(before, life.rung.bit_key)

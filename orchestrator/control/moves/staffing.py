@@ -1,7 +1,10 @@
 """Starting, losing and giving up workers, and deciding when there are enough for a mesh."""
 
+from collections.abc import Sequence
+
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.moves.leaving import mistrusted_as
 from remesh.orchestrator.control.moves.next_mesh import (
     enough,
     form_or_wait,
@@ -24,21 +27,46 @@ from remesh.orchestrator.user_text import count
 def refill(turn: Turn) -> None:
     """Starts workers until members and spares are complete or the nodes are full.
 
-    A cold start takes its time and its share of the processors: it waits until the mesh, if there
-    is one, trains again.
+    A start takes its share of the processors: it waits until the mesh, if there is one, has made a
+    step again, or, where a run that wants spares has none left, until it has its state back.
     """
     state, roster = turn.state, turn.state.roster
     if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
         return
     if state.parting is not None and state.phase is not Phase.WAITING:
         return
-    if state.phase is Phase.RUNNING and not state.current.has_steps:
+    short = turn.options.spares > 0 and not roster.num_idle
+    if state.phase is Phase.RUNNING and not state.current.has_steps and not short:
         return
     flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
     for node in roster.places(flight.most_workers, flight.unit, turn.options.spares):
         worker = roster.start(node)
-        state.deadlines.starting[worker.name] = turn.now_s + turn.timers.start_s()
+        state.deadlines.starting[worker.name] = turn.now_s + _start_s(turn, node)
         turn.do(StartWorker(worker=worker.name, node=node))
+
+
+def _start_s(turn: Turn, node: str) -> float:
+    return turn.timers.start_s(turn.state.roster.nodes[node].late_starts)
+
+
+def give_up_late(turn: Turn, names: Sequence[str]) -> None:
+    """Ends workers that did not start in time: one failure, however many.
+
+    Their node is busy. The next ones get twice the time there, and fewer start at once.
+    """
+    state, roster = turn.state, turn.state.roster
+    late = [roster.workers[name] for name in names]
+    for worker in late:
+        why = f"did not start within {_start_s(turn, worker.node):.0f} s"
+        if worker is late[0]:
+            others = f"and {count(len(late) - 1, 'other')} " if late[1:] else ""
+            state.start_trouble = f"{worker.name} on {worker.node} {others}{why}"
+        _end(turn, worker, why)
+    for node in sorted({worker.node for worker in late}):
+        roster.nodes[node].late_starts += 1
+    if late:
+        state.budget.count(state.start_trouble, state.step)
+        over_budget(turn)
 
 
 def form_or_grow(turn: Turn) -> None:
@@ -74,12 +102,16 @@ def lose_node(turn: Turn, name: str, cause: str, died_at_s: float | None) -> Non
     state = turn.state
     node = state.roster.nodes[name]
     if node.state not in (NodeState.LEAVING, NodeState.DRAINED):
-        state.quarantine.note_loss(node.host or name, turn.now_s, turn.options.patience_s)
+        key = mistrusted_as(turn, node)
+        state.quarantine.note_loss(key, turn.now_s, turn.options.patience_s)
     state.vaults.lose(name)
     lost = state.roster.remove_node(name)
     names = ", ".join(worker.name for worker in lost)
     text = f"node {name} was lost{f' with {names}' if names else ''}: {cause}"
+    total = state.budget.total
     _after_loss(turn, lost, text, died_at_s)
+    if state.budget.total > total:
+        state.budget.nodes[name] = None
 
 
 def give_up(turn: Turn, worker: Worker, why: str) -> bool:
@@ -91,17 +123,25 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
         _count_loss(turn, note_sign(turn, text), [worker], text)
     elif worker.state is WorkerState.STARTING:
         state.budget.count(text, state.step)
+    _end(turn, worker, why)
+    return not over_budget(turn)
+
+
+def _end(turn: Turn, worker: Worker, why: str) -> None:
+    state = turn.state
     state.roster.move(worker, WorkerState.ENDING)
     state.deadlines.forget(worker.name)
     state.deadlines.ending[worker.name] = turn.now_s + turn.timers.end_s
     turn.say(f"ending {worker.name} on {worker.node}: it {why}")
     turn.do(EndWorker(worker=worker.name, node=worker.node, reason=why))
-    return not over_budget(turn)
 
 
 def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
     state = turn.state
     if state.phase is Phase.WAITING:
+        pause_s = state.deadlines.pause_s
+        if pause_s is not None and pause_s > turn.now_s:
+            return False
         state.reason = waiting_reason(turn)
         return enough(turn)
     growing = state.phase is Phase.RUNNING and size > state.roster.num_members
@@ -121,7 +161,10 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     if needed:
         _note_loss(turn, needed, text, died_at_s)
     elif any(worker.state is WorkerState.STARTING for worker in lost):
+        state.start_trouble = text
         state.budget.count(text, state.step)
+    elif any(worker.state is WorkerState.IDLE for worker in lost):
+        _count_idle(turn, lost, text)
     if over_budget(turn):
         return
     if needed:
@@ -149,6 +192,17 @@ def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | Non
         fault.note_death(died_at_s)
     for worker in lost:
         turn.state.current.drop(worker.name)
+
+
+def _count_idle(turn: Turn, lost: list[Worker], text: str) -> None:
+    """Of those that wait for the next mesh: one that dies each time must not go on for ever.
+
+    The death of a spare beside a mesh costs nothing.
+    """
+    if turn.state.fault is not None:
+        _count_loss(turn, turn.state.fault, lost, text)
+    elif turn.state.phase is Phase.WAITING:
+        turn.state.budget.count(text, turn.state.step)
 
 
 def _count_loss(turn: Turn, fault: Fault, lost: list[Worker], text: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import Parting
+from remesh.orchestrator.control.moves.blaming import after_empty_try
 from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.next_mesh import (
     ask_vaults,
@@ -12,6 +13,7 @@ from remesh.orchestrator.control.moves.next_mesh import (
     take_up_ladder,
 )
 from remesh.orchestrator.control.moves.parting import end_parted, save_and_end, saving_of
+from remesh.orchestrator.control.moves.repeating import look_for_repeats
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Drain, Fence
 from remesh.orchestrator.control.words.phases import Phase
@@ -199,8 +201,27 @@ def _settle_fenced(turn: Turn) -> None:
     assert fault is not None
     if state.vaults.awaited:
         return
-    if not fault.losses and not state.current.has_steps:
-        state.budget.count_empty_try(fault.cause, state.step)
-        if over_budget(turn):
-            return
-    form_or_wait(turn)
+    if not look_for_repeats(turn):
+        return
+    pause_s = 0.0
+    if not fault.losses and (state.current.stalled or not state.current.has_steps):
+        pause_s = after_empty_try(turn, fault.cause)
+    if over_budget(turn):
+        return
+    if pause_s:
+        _pause(turn, pause_s, fault.cause)
+    else:
+        form_or_wait(turn)
+
+
+def _pause(turn: Turn, pause_s: float, cause: str) -> None:
+    state = turn.state
+    tried = count(state.budget.empty_tries, "generation")
+    turn.move(
+        Phase.WAITING,
+        reason=f"the next mesh is tried in {pause_s:g} s: {tried} in a row broke before a step, "
+        f"the last since {cause}",
+        within_s=turn.options.wait_limit_s + pause_s,
+    )
+    turn.say(state.reason)
+    state.deadlines.pause_s = turn.now_s + pause_s

@@ -1,0 +1,220 @@
+"""Meshes that break although nobody is lost: tries are made ever more slowly, and somebody is found
+to blame for them (control A15).
+"""
+
+from itertools import pairwise
+
+import pytest
+from control_drive import Drive, of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remesh.orchestrator.control.memory.membership import Node
+from remesh.orchestrator.control.memory.suspicions import Suspicions
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+
+FOUR = (("head", 1), ("b", 1), ("c", 1), ("d", 1))
+
+
+def forming(*, nodes=FOUR, **options):
+    """The first mesh is asked for."""
+    drive = Drive(nodes=nodes, max_dp=8, **options)
+    drive.ready()
+    if drive.state.phase == "waiting":
+        drive.tick()
+    return drive
+
+
+def ranks_of(drive, nodes):
+    return {m.rank: m.node for m in drive.state.current.members if m.node in nodes}
+
+
+def breaks(drive, blind):
+    """Every member waits in vain for those that it does not see; if all see all, they train.
+
+    `blind` says whether a pair of nodes does not see each other.
+    """
+    members = drive.state.current.members
+    worst = {m.worker: tuple(o.rank for o in members if blind(m.node, o.node))[:4] for m in members}
+    if not any(worst.values()):
+        drive.train(drive.state.step + 1)
+        return False
+    generation = drive.state.last_generation
+    for worker, waited_for in worst.items():
+        if drive.state.last_generation == generation and waited_for:
+            broken = {"error": "timed out", "waited_for": waited_for}
+            drive.do(ev.GroupBroken(worker=worker, generation=generation, **broken))
+    drive.park(None, held_in=0, generation=generation)
+    return True
+
+
+def until_it_trains(drive, blind, most=12):
+    """Meshes that broke before one made a step."""
+    for tries in range(most):
+        while drive.state.phase == "waiting":
+            drive.tick()
+            drive.ready()
+        if drive.state.phase == "failed" or not breaks(drive, blind):
+            return tries
+    return most
+
+
+def in_mesh(drive):
+    return sorted({m.node for m in drive.state.current.members})
+
+
+@pytest.mark.parametrize("bad", ["b", "d"])
+def test_a_node_that_reaches_nobody_is_done_without_after_two_tries(bad):
+    drive = forming()
+    tries = until_it_trains(drive, lambda one, other: bad in (one, other) and one != other)
+    assert tries == 2
+    assert bad not in in_mesh(drive)
+    assert len(in_mesh(drive)) == 3
+    assert drive.state.suspicions.guilty == {bad: 1}
+    said = [one.text for one in of(cmd.Announce, drive.commands)]
+    assert f"the mesh makes steps without node {bad}, which is to blame" in said
+    assert drive.state.budget.total == 0
+
+
+def test_who_is_guilty_needs_no_second_try_and_stays_out_for_longer():
+    drive = forming()
+
+    def blind(one, other):
+        return "c" in (one, other) and one != other
+
+    until_it_trains(drive, blind)
+    drive.lose(*[w.name for w in drive.state.roster.workers.values() if w.node == "c"])
+    out_s = drive.state.roster.nodes["c"].until_s - drive.now_s
+    for _ in range(20):
+        if drive.state.phase == "forming":
+            break
+        drive.tick()
+        drive.ready()
+        if drive.state.phase == "draining":
+            drive.park(drive.state.step, drained=True)
+    assert "c" in in_mesh(drive), "it is tried again after its cool-down"
+    assert until_it_trains(drive, blind) == 1
+    drive.lose(*[w.name for w in drive.state.roster.workers.values() if w.node == "c"])
+    assert drive.state.roster.nodes["c"].until_s - drive.now_s > 1.5 * out_s
+
+
+def test_of_two_halves_that_do_not_see_each_other_the_larger_one_goes_on():
+    nodes = tuple((name, 1) for name in "abcdefg")
+    small = {"c", "e", "f"}
+    drive = forming(nodes=nodes)
+    tries = until_it_trains(drive, lambda one, other: (one in small) != (other in small))
+    assert tries <= 3
+    assert in_mesh(drive) == ["a", "b", "d", "g"]
+
+
+def test_where_nobody_is_named_one_node_after_the_other_is_done_without():
+    drive = forming(max_failures=8)
+    for _ in range(12):
+        while drive.state.phase == "waiting":
+            drive.tick()
+            drive.ready()
+        if "c" not in in_mesh(drive):
+            drive.train(1)
+            break
+        drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+        drive.park(None, held_in=0)
+    assert drive.state.phase == "running"
+    assert "c" not in in_mesh(drive)
+    assert drive.state.suspicions.guilty == {"c": 1}
+    kept_out = set(drive.state.quarantine.hosts)
+    assert kept_out == {"c"}, "nothing is held against those without whom it broke too"
+
+
+def test_who_alone_does_not_come_is_suspected():
+    drive = forming()
+    for _ in range(2):
+        while drive.state.phase == "waiting":
+            drive.tick()
+        late = [m.worker for m in drive.state.current.members if m.node == "b"]
+        others = [worker for worker in drive.members if worker not in late]
+        drive.all(ev.WorkerFormed, workers=others, form_s=0.1)
+        drive.tick()
+        drive.park(None, held_in=0)
+    assert drive.state.roster.nodes["b"].state == "leaving"
+
+
+def test_the_run_does_without_nobody_if_the_others_are_too_few():
+    drive = forming(nodes=(("head", 1), ("b", 1)), min_workers=2, max_failures=3)
+    tries = until_it_trains(drive, lambda one, other: one != other, most=20)
+    assert drive.state.phase == "failed"
+    assert tries == 12, "three in a row count as one failure"
+    assert not drive.state.quarantine.hosts
+
+
+def test_tries_that_come_to_nothing_are_made_ever_more_slowly():
+    """control A15: 27 generations within seconds ended the run."""
+    drive = forming(nodes=(("head", 2),))
+    began, waits = drive.now_s, []
+    for _ in range(27):
+        drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+        drive.park(None, held_in=0)
+        if drive.state.phase == "failed":
+            break
+        if drive.state.phase == "waiting":
+            assert "the next mesh is tried in" in drive.state.reason
+            before = drive.now_s
+            while drive.state.phase == "waiting":
+                drive.tick()
+            waits.append(round(drive.now_s - before, 3))
+    assert drive.state.phase == "failed"
+    assert waits[0] == pytest.approx(0.5)
+    assert all(after >= before for before, after in pairwise(waits))
+    assert drive.now_s - began > 300
+
+
+def test_no_worker_that_becomes_ready_cuts_the_pause_short():
+    drive = forming(nodes=(("head", 2), ("b", 2)))
+    for _ in range(2):
+        drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
+        drive.park(None, held_in=0)
+    assert drive.state.phase == "waiting"
+    drive.do(ev.NodeJoined(node="c", slots=2))
+    drive.ready()
+    assert drive.state.phase == "waiting"
+    drive.tick()
+    assert drive.state.phase == "forming"
+
+
+def nodes_of(names):
+    made = [Node(name=name, slots=1, domain="", head=name == "n0", host=name) for name in names]
+    for node in made:
+        node.workers[node.name] = None
+    return made
+
+
+@given(st.integers(3, 24), st.data())
+def test_whoever_has_a_bad_link_is_found_in_whatever_order_they_complain(size, data):
+    """Each that it does not reach names it, and it names one of them."""
+    nodes = nodes_of(f"n{number}" for number in range(size))
+    bad = data.draw(st.integers(1, size - 1))
+    others = [node.name for node in nodes if node.name != f"n{bad}"]
+    saw = data.draw(st.lists(st.sampled_from(others), min_size=2, unique=True))
+    suspicions = Suspicions()
+    for name in saw:
+        suspicions.note(name, [f"n{bad}"])
+    suspicions.note(f"n{bad}", [data.draw(st.sampled_from(saw))])
+    assert [node.name for node in suspicions.suspects(nodes, 2)] == [f"n{bad}"]
+
+
+@given(st.integers(2, 20), st.data())
+def test_no_more_than_half_is_suspected_and_the_head_only_with_the_smaller_half(size, data):
+    names = [f"n{number}" for number in range(size)]
+    suspicions = Suspicions()
+    pairs = st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=30)
+    for one, other in data.draw(pairs):
+        suspicions.note(one, [other])
+    found = suspicions.suspects(nodes_of(names), 2)
+    assert len(found) < size
+    assert not any(node.head for node in found)
+
+
+def test_links_within_a_node_are_no_matter():
+    suspicions = Suspicions()
+    suspicions.note("a", ["a"])
+    assert not suspicions.pairs
