@@ -116,9 +116,9 @@ def _cause(error: BaseException | None) -> str:
         return "ended"
     if isinstance(error, ray.exceptions.RayActorError):
         text = str(error).strip()
-        if (
-            "creation task" in text
-        ):  # Ray's text for a constructor that failed ends with the failure
+        if "creation task" in text:  # whose text ends with the failure
             return f"could not start: {text.splitlines()[-1]}"
         return "died"
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return "was ended by Ray, because its node ran low on memory"
     return f"ended with {type(error).__name__}: {error}".partition("\n")[0]

@@ -8,10 +8,12 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import psutil
-from place import SHORT, until
+from place import SHORT, Place, until
 
+from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
+from remesh.actors.run.status import read_events
 
 STOPPED = 130
 
@@ -54,10 +56,7 @@ class AgentRun:
 
     def kill_agents(self, node):
         """By Ray, as its memory monitor does it too."""
-        which = {
-            "WHERE": self.cluster.address,
-            "WHICH": f"{self.folder.contact().run}-agent-{node}",
-        }
+        which = f"{self.folder.contact().run}-agent-{node}"
         told = {"WHERE": self.cluster.address, "WHICH": which}
         environment = {**self.place.environment, **told}
         argv = [sys.executable, "-c", KILL]
@@ -119,6 +118,30 @@ def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, cu
     report = run.stop()
     assert len(report["generations"]) == 1
     curve.assert_same_bits(report)
+
+
+class Monitored(LocalCluster):
+    """All nodes but the head have Ray's memory monitor, for which any use is too much."""
+
+    def _node_environment(self):
+        environment = super()._node_environment()
+        if self.sessions:
+            del environment["RAY_DISABLE_MEMORY_MONITOR"]
+            environment |= {"RAY_memory_usage_threshold": "0.001"}
+            environment |= {"RAY_memory_monitor_refresh_ms": "100"}
+        return environment
+
+
+def test_a_node_that_ray_finds_short_of_memory_is_told_as_such_and_done_without(place, curve):
+    cluster = Monitored.start(nodes=2, workers_per_node=2)
+    try:
+        own = Place(place.root, cluster.environment())
+        run = AgentRun(own, cluster, "short-of-memory", "elastic.max_failures=100")
+        curve.assert_same_bits(run.finish())
+    finally:
+        cluster.close()
+    causes = [event["text"] for event in read_events(run.folder.path)]
+    assert any("its node ran low on memory" in text for text in causes)
 
 
 @contextmanager

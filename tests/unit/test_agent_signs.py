@@ -184,7 +184,8 @@ def test_a_trainer_that_has_nothing_to_do_is_not_stuck(looked, reason):
     looked.one.generation = 2 if reason == "not formed" else 3
     looked.one.parked_in = 3 if reason == "parked" else 0
     phase = RankPhase.AT if reason == "between steps" else RankPhase.COMPUTING
-    looked.beat(0.0, generation=3, step=5, phase=int(phase))
+    for operation in range(3):
+        looked.beat(0.1 * operation, generation=3, step=5, phase=int(phase), operation=operation)
     assert looked.beat(2 * FIRST_PATIENCES * P) == []
 
 
