@@ -1,6 +1,6 @@
 """The simulated cluster around the controller: nodes, processes, watches, storage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import assert_never
@@ -17,6 +17,7 @@ from remesh.orchestrator.control.words.events import (
     WorkerLost,
     WorkerReady,
 )
+from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.sim.committing import Committing
 from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.shells.coupling import SimMesh
@@ -61,6 +62,7 @@ class Cluster:
     committing: Committing = field(init=False)
 
     def __post_init__(self) -> None:
+        self.world.joined = self._reachable
         self.outages = Outages(
             world=self.world,
             processes=self.processes,
@@ -125,6 +127,24 @@ class Cluster:
             case _:
                 assert_never(command)
 
+    def move_vaults(self) -> None:
+        """Tell the newest mesh if the controller counts on other vaults than it was told of."""
+        known = self.world.vaults_known()
+        for mesh in [*self.meshes.values()][-1:]:
+            if known != mesh.vaults:
+                mesh.move(known)
+                for member in mesh.form.members:
+                    self._move(self.processes[member.worker], mesh)
+
+    def _move(self, process: SimProcess, mesh: SimMesh) -> None:
+        ways = mesh.ways(process.node)
+
+        def move() -> None:
+            if process.snapshots is not None and process.generation == mesh.generation:
+                process.snapshots.move(ways)
+
+        self._to_node(process.node, lambda: process.act(move))
+
     def kill(self, process: SimProcess, cause: str = "killed by SIGKILL") -> None:
         """A process dies; its node tells, if it can."""
         if not process.alive:
@@ -188,17 +208,19 @@ class Cluster:
             return
         self.num_vaults += 1
         address = f"{host.name}:{self.num_vaults}"
-        self.world.vaults[host.name] = SimVault(self.world.promised, host.name, address)
+        self.world.vaults[host.name] = SimVault(self.world, host.name, address)
         event = VaultUp(node=host.name, address=address)
         self.world.agenda.after(self.world.between(0.1, 0.6), lambda: self.post(host.name, event))
 
     def _ask(self, node: str, generation: int) -> None:
         vault = self.world.vaults.get(node)
         if vault is not None and vault.alive:
-            slots = vault.tell(generation)
-            event = VaultTold(node=node, generation=generation, slots=slots)
-            delay_s = self.world.between(0.001, 0.03)
-            self.world.agenda.after(delay_s, lambda: self.post(node, event))
+            vault.ask(generation, partial(self._answer, node, generation))
+
+    def _answer(self, node: str, generation: int, slots: tuple[VaultSlot, ...]) -> None:
+        event = VaultTold(node=node, generation=generation, slots=slots)
+        delay_s = self.world.between(0.001, 0.03)
+        self.world.agenda.after(delay_s, lambda: self.post(node, event))
 
     def end_all(self, host: Host) -> None:
         """Every process there dies, and the vault."""
@@ -293,10 +315,11 @@ class Cluster:
             voted=self.voted,
         )
         self.meshes[form.generation] = mesh
+        mesh.move(self.world.vaults_known())
         for member in form.members:
             self._to_worker(member.worker, form, mesh)
 
-    def _reachable(self, nodes: set[str]) -> bool:
+    def _reachable(self, nodes: Collection[str]) -> bool:
         """Whether these nodes reach each other: all of them cut off would be apart as well."""
         if len(nodes) == 1:
             return True

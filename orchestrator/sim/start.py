@@ -45,6 +45,7 @@ class SimStart:
     def __post_init__(self) -> None:
         self.controller = Controller(self.options)
         self.invariants = Invariants(self.controller)
+        self.world.vaults_known = lambda: self.controller.state.vaults.addresses
         self.cluster = self._cluster()
 
     @property
@@ -125,6 +126,8 @@ class SimStart:
             self.cluster.carry_out(command)
         if doomed_for_s is not None:
             outages.begin(doomed_for_s)
+        else:
+            self.cluster.move_vaults()
 
     def _die_writing(self, event: Event, for_s: float) -> None:
         """It dies before the line is whole: the event was never handled, and is sent again."""

@@ -114,7 +114,7 @@ def _kill_with_vault(cluster: Cluster) -> None:
 def _rot(cluster: Cluster) -> None:
     """A bit flips in some slot."""
     vaults = cluster.world.vaults.values()
-    slots = [s for vault in vaults for lease in vault.leases.values() for s in lease if s.sealed]
+    slots = [slot for vault in vaults for slot in vault.sealed()]
     if slots:
         cluster.world.chance.choice(slots).rotten = True
 

@@ -1,5 +1,7 @@
 """Clusters with vaults: what is lost with whom, and what must never happen."""
 
+from random import Random
+
 import pytest
 from control_values import held, options, slot
 
@@ -27,6 +29,8 @@ from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import Settings, World, ladder_of_units
 from remesh.orchestrator.sim.simulation import Simulation, SimulationError
+from remesh.orchestrator.vault.shelf_words import Claim, CopiedWhole, StableSaid
+from remesh.orchestrator.vault.vault_words import SlotState, SlotWord
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
@@ -156,17 +160,116 @@ def test_a_start_from_the_wrong_slots_is_noticed(told, restore, from_step, messa
         watch.after(Tick(), [form(2, restore, from_step)])
 
 
+class SimTenant:
+    """Has the slots of a lease mapped for as long as it `lives`."""
+
+    def __init__(self):
+        self.lives = True
+        self.heard = []
+
+    def hear(self, do):
+        self.heard.append(do)
+
+    def may_write(self):
+        return self.lives
+
+    def vault_died(self):
+        self.heard.append("died")
+
+
+class VaultAlone:
+    """A simulated vault with a lease of generation 1, and its world."""
+
+    def __init__(self):
+        self.world = World(Agenda(), Random(0), Settings(steps=9, every=3, step_s=1.0), None)
+        self.vault = SimVault(self.world, "a", "a:1")
+        self.tenant = SimTenant()
+        self.told = []
+        claim = Claim(generation=1, held=part(0), size_bytes=1, from_step=0)
+        self.lease = self.vault.claim(claim, self.tenant)
+        self.go_on()
+        self.mine = [self.vault.slots[slot] for slot in self.tenant.heard[0].slots]
+        for one in self.mine:
+            one.mapper = self.tenant
+
+    def go_on(self):
+        until_s = self.world.agenda.now_s + 2.0
+        while self.world.agenda.now_s < until_s and self.world.agenda.step():
+            pass
+
+    def copy(self, number, step, value):
+        slot = self.mine[number]
+        slot.word, slot.value = SlotWord(state=SlotState.COPIED, step=step), value
+        self.vault.say(CopiedWhole(lease=self.lease, number=number, step=step))
+        self.go_on()
+
+    def ask(self):
+        self.vault.ask(1, self.told.append)
+        self.go_on()
+        return self.told[-1]
+
+
+def test_what_a_zombie_writes_later_is_not_in_what_the_simulated_vault_told():
+    alone = VaultAlone()
+    alone.copy(0, 4, value=44)
+    assert alone.ask() == (kept(0, 4),)
+    alone.copy(0, 4, value=666)
+    assert alone.vault.find(kept(0, 4)).value == 44
+    alone.tenant.lives = False
+    alone.go_on()
+    assert alone.ask() == (kept(0, 4),)
+
+
+def test_a_slot_that_is_another_than_it_was_told_of_is_noticed():
+    alone = VaultAlone()
+    alone.copy(0, 4, value=44)
+    alone.tenant.lives = False
+    assert alone.ask() == (kept(0, 4),)
+    alone.vault.find(kept(0, 4)).value = 45
+    with pytest.raises(InvariantError, match="is another than it was told of"):
+        alone.vault.find(kept(0, 4))
+
+
+def test_a_slot_that_is_read_or_handed_on_while_a_mapper_may_live_is_noticed():
+    alone = VaultAlone()
+    alone.copy(0, 4, value=44)
+    alone.tenant.lives = False
+    alone.ask()
+    alone.tenant.lives = True
+    with pytest.raises(InvariantError, match="or can be"):
+        alone.vault.find(kept(0, 4))
+    later = Claim(generation=2, held=part(0), size_bytes=1, from_step=4)
+    newer = alone.vault.claim(later, SimTenant())
+    alone.go_on()
+    with pytest.raises(InvariantError, match="is handed on while a mapper may live"):
+        alone.vault.say(StableSaid(lease=newer))
+
+
 def test_a_vault_that_gives_up_what_it_promised_is_noticed():
-    world = World(Agenda(), None, Settings(steps=9, every=3, step_s=1.0), None)
-    vault = SimVault(world.promised, "a", "a:1")
-    (first, *_) = vault.lease(1, part(0), 0)
-    first.step, first.sealed = 4, True
-    world.promised[1] = (4, [(vault, part(0))])
-    assert vault.tell(1) == (kept(0, 4),)
-    assert vault.find(kept(0, 4)) is first
-    assert not vault.may_write(1)
-    first.step = 5
+    alone = VaultAlone()
+    alone.copy(0, 4, value=44)
+    alone.world.promised[1] = (4, [(alone.vault, part(0))])
+    alone.tenant.lives = False
+    assert alone.ask() == (kept(0, 4),)
+    alone.vault.shelf.leases[alone.lease].places[0].step = 5
     with pytest.raises(InvariantError, match="has given up step 4"):
-        vault.tell(1)
+        alone.ask()
     with pytest.raises(InvariantError, match="not there any more"):
-        vault.find(kept(0, 4))
+        alone.vault.find(kept(0, 4))
+
+
+def test_without_room_it_is_said_why_there_are_no_snapshots():
+    settings = Settings(
+        steps=30, every=10, step_s=STEP_S, ladder=SHARDED, slots=4, snapshot_every=1, room=4
+    )
+    outcome = Simulation(1, settings, []).run()
+    assert outcome.status == "finished"
+    said = [line for line in outcome.trace if "no snapshots in memory" in line]
+    assert len(said) == 1
+    assert "there is no room" in said[0]
+
+
+@pytest.mark.parametrize("seed", [102508, 102869])
+def test_a_node_that_is_cut_off_keeps_its_copies_as_they_are(seed):
+    """control B: a lease at a buddy that nobody could reach wiped what it held."""
+    assert simulate(seed).status == "finished"

@@ -1,6 +1,6 @@
 """A simulated mesh: what couples the processes of one generation through their collectives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,10 +10,12 @@ from remesh.orchestrator.plan.buddies import buddies
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import is_whole
 from remesh.orchestrator.sim.shells.process import SimProcess, SimVote
-from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots, open_snapshots
+from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.vault.rank_words import VaultWays
 from remesh.orchestrator.worker.seat import Stance
 from remesh.parallel.plan.cut import Held
+from remesh.parallel.plan.step_result import NEVER
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +35,8 @@ class SimMesh:
     arrived: set[str] = field(default_factory=set)
     offers: dict[str, tuple[int | None, Held, int]] = field(default_factory=dict)
     at_boundary: set[str] = field(default_factory=set)
-    buddies: dict[str, str] | None = None
+    vaults: dict[str, str] = field(default_factory=dict)
+    buddies: dict[str, str] = field(default_factory=dict)
     voting: bool = False
     waiting: bool = False
     torn: bool = False
@@ -70,17 +73,21 @@ class SimMesh:
         return values.pop() if values else 0
 
     def snapshots_of(self, process: SimProcess) -> SimSnapshots | None:
-        """The one way of a rank to the vaults in this generation, if it is to put snapshots."""
-        if not self.world.settings.snapshot_every or not self._keeps(process):
+        """A rank's snapshots in this generation, if the run has vaults."""
+        if not self.world.settings.snapshot_every:
             return None
-        held = self.part_of(process)
-        if self.buddies is None:
-            domains = self.world.domains
-            vaults = self.world.vaults.values()
-            alive = {v.node: domains.get(v.node, "") for v in vaults if v.alive}
-            self.buddies = buddies(alive)
-        places = (process.node, self.buddies.get(process.node))
-        return open_snapshots(self.world, self.generation, held, self.form.from_step, places)
+        held = self.part_of(process) if self._keeps(process) else None
+        return SimSnapshots.begin(self.world, process, self.form, self.ways(process.node), held)
+
+    def ways(self, node: str) -> VaultWays:
+        """Where the snapshots of a node's ranks go, as far as the controller knew."""
+        buddy = self.buddies.get(node, "")
+        return VaultWays(own=self.vaults.get(node, ""), buddy=self.vaults.get(buddy, ""))
+
+    def move(self, vaults: Mapping[str, str]) -> None:
+        """The controller knows of other vaults."""
+        self.vaults = dict(vaults)
+        self.buddies = buddies({node: self.world.domains.get(node, "") for node in vaults})
 
     def has_sources(self) -> bool:
         """Whether all that came with a part are still here."""
@@ -176,35 +183,29 @@ class SimMesh:
                 seconds = step_s or self.world.settings.step_s
                 member.act(partial(member.update, step, seconds, vote))
 
-    def _ballots(self, step: int) -> tuple[int, bool]:
-        """The step that is safe for all who put snapshots; whether all can put one of this step."""
-        keepers = [m for m in self.members if self._keeps(m)]
-        ballots = [m.snapshots.ballot(step) for m in keepers if m.snapshots is not None]
-        if len(ballots) < len(keepers):
-            return -1, False
-        return min(safe for safe, _ in ballots), all(ready for _, ready in ballots)
+    def _ballots(self, step: int) -> tuple[int | None, bool]:
+        """The least of what is safe for all, None without vaults; whether all can put this step."""
+        found = [m.snapshots.ballot(step) for m in self.members if m.snapshots is not None]
+        if len(found) < len(self.members):
+            return None, False
+        return min(safe for safe, _ in found), all(ready for _, ready in found)
 
     def _keeps(self, process: SimProcess) -> bool:
         """Whether this one puts the snapshots of a part that it holds."""
         return self.form.rung.is_first(process.rank)
 
-    def _promise(self, stable: int) -> None:
+    def _promise(self, stable: int | None) -> None:
         before = self.world.promised.get(self.generation, (-1, []))
-        if stable <= before[0]:
+        if stable is None or not before[0] < stable < NEVER:
             return
         places = []
         for member in self.members:
-            snapshots = member.snapshots
-            if snapshots is None:
+            if member.snapshots is None or not self._keeps(member):
                 continue
-            key = (self.generation, self.part_of(member))
-            vaults = [v for v in (snapshots.vault, snapshots.buddy) if v is not None]
-            having = [
-                vault
-                for vault in vaults
-                if any(s.sealed and s.step == stable for s in vault.leases.get(key, ()))
-            ]
+            held = self.part_of(member)
+            vaults = member.snapshots.used
+            having = [v for v in vaults if v.holds(self.generation, stable, held)]
             if not having and all(vault.alive for vault in vaults):
                 raise InvariantError(f"step {stable} is stable and {member.name} has not sealed it")
-            places += [(vault, self.part_of(member)) for vault in having]
+            places += [(vault, held) for vault in having]
         self.world.promised[self.generation] = (stable, places)

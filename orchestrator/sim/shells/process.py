@@ -29,17 +29,20 @@ WAITS_FOR_OTHERS = frozenset({Stance.FORMING, Stance.RESTORING, Stance.TRAINING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimVote:
-    """What the members of a mesh agree on with a step; `stable` is -1 where nothing is."""
+    """What the members of a mesh agree on with a step; `stable` is None without vaults."""
 
     leave: bool
     save: bool
     snapshot: bool
-    stable: int
+    stable: int | None
 
     def agreed(self, did: StepResult) -> StepResult:
-        stable_step = None if self.stable < 0 else self.stable
         return replace(
-            did, drain=self.leave, save=self.save, snapshot=self.snapshot, stable_step=stable_step
+            did,
+            drain=self.leave,
+            save=self.save,
+            snapshot=self.snapshot,
+            stable_step=self.stable,
         )
 
 
@@ -121,6 +124,8 @@ class SimProcess:
             self.alive = False
             if self.mesh is not None:
                 self.mesh.died(self)
+            if self.snapshots is not None:
+                self.snapshots.died()
 
     def in_mesh(self, generation: int) -> bool:
         """Whether it is alive and uses the groups of this generation, or may."""
@@ -197,7 +202,7 @@ class SimProcess:
             case do.RaiseFence():
                 self._free_soon()
             case do.NoteStable(step=step) if self.snapshots is not None:
-                self.snapshots.note_stable(step)
+                self.snapshots.voted(step)
             case do.KeepSnapshot(step=step) if self.snapshots is not None:
                 self.snapshots.take(step, self.value)
             case do.NoteStable() | do.KeepSnapshot():
@@ -245,6 +250,8 @@ class SimProcess:
     def _leave(self, generation: int) -> None:
         mesh, self.mesh = self.mesh, None
         assert mesh is not None
+        if self.snapshots is not None:
+            self.snapshots.leave()
         self.snapshots, self.wish = None, None
         mesh.left(self)
         self.hear(heard.GroupsClosed(generation=generation, at_step=self.at_step))

@@ -1,111 +1,263 @@
-"""A simulated rank's way to its vault: sealed after a while, at the buddy still later."""
+"""A simulated rank's snapshots: the machine of a rank, and its line to the vault of its node."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol, assert_never
 
-from remesh.orchestrator.sim.shells.vault import SimSlot, SimVault
+from remesh.orchestrator.control.words.commands import Form
+from remesh.orchestrator.control.words.events import SnapshotsPaused
+from remesh.orchestrator.sim.shells.vault import SimVault
+from remesh.orchestrator.sim.shells.vault_copies import SimCopies
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.vault import rank_words as rw
+from remesh.orchestrator.vault import shelf_words as sw
+from remesh.orchestrator.vault import vault_words as vw
+from remesh.orchestrator.vault.rank_slots import RankSlots
+from remesh.orchestrator.vault.snapshot_pace import Pace
 from remesh.parallel.plan.cut import Held
+from remesh.parallel.plan.step_result import NEVER
+
+LEAST_SLOTS = 2
+
+
+class Owner(Protocol):
+    """The process of a rank: `act` acts at once, later if it is frozen by then, never if dead."""
+
+    name: str
+    node: str
+    alive: bool
+
+    def act(self, action: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class SimLine:
+    """From a rank to the vault of its node: the tenant of a lease there.
+
+    `mapped` are the slots that the rank has, by number. What is said arrives in order.
+    """
+
+    world: World
+    vault: SimVault
+    owner: Owner
+    heard: Callable[["SimLine", vw.ToRank], None]
+    lost: Callable[["SimLine"], None]
+    lease: int = 0
+    is_open: bool = True
+    mapped: list[int] = field(default_factory=list)
+    copies: SimCopies | None = None
+    until_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    def open(self, first: vw.LeaseSlots) -> None:
+        self._to_vault(lambda: self._claim(first))
+
+    def say(self, word: sw.ShelfWord) -> None:
+        self._to_vault(lambda: self.vault.say(word))
+
+    def close(self) -> None:
+        """Let go of the slots, and hang up. By a death too."""
+        self.is_open = False
+        self._to_vault(lambda: self.vault.say(sw.HungUp(lease=self.lease)))
+        self.world.agenda.after(self.world.timers.end_s, self._send_no_more)
+
+    def may_write(self) -> bool:
+        return self.is_open and self.owner.alive
+
+    def vault_died(self) -> None:
+        self._to_rank(lambda: self.lost(self))
+        if self.copies is not None:
+            self.copies.end()
+
+    def hear(self, do: sw.ForTenant) -> None:
+        match do:
+            case sw.Grant():
+                paths = tuple(str(slot) for slot in do.slots)
+                self._tell(vw.SlotsLeased(paths=paths))
+                self._open_copies(len(do.slots))
+            case sw.Refuse():
+                self._tell(vw.Refused(error=do.reason) if do.reason else vw.GenerationOver())
+            case sw.TellRank():
+                self._tell(do.word)
+            case sw.SendCopy() | sw.SendStable() | sw.EndCopies():
+                if self.copies is not None:
+                    _hand_over(self.copies, do)
+            case _:
+                raise AssertionError(f"{do} is nothing for a worker")
+
+    def _claim(self, first: vw.LeaseSlots) -> None:
+        claim = sw.Claim(
+            generation=first.generation,
+            held=first.held,
+            size_bytes=first.size_bytes,
+            from_step=first.from_step,
+            least_slots=LEAST_SLOTS,
+            copied=bool(first.buddy),
+        )
+        if first.buddy:
+            buddy = self.world.vault_at(first.buddy)
+            self.copies = SimCopies(self.world, self.vault, 0, buddy)
+        self.lease = self.vault.claim(claim, self)
+
+    def _open_copies(self, num_slots: int) -> None:
+        claim = self.vault.shelf.leases[self.lease].claim
+        if self.copies is not None:
+            self.copies.lease = self.lease
+            self.copies.open(replace(claim, guest=True, copied=False, least_slots=num_slots))
+
+    def _send_no_more(self) -> None:
+        self.vault.say(sw.CopiesRefused(lease=self.lease, error=""))
+
+    def _tell(self, word: vw.ToRank) -> None:
+        self._to_rank(lambda: self.heard(self, word))
+
+    def _to_rank(self, action: Callable[[], None]) -> None:
+        self._later(0, lambda: self.owner.act(lambda: action() if self.is_open else None))
+
+    def _to_vault(self, action: Callable[[], None]) -> None:
+        self._later(1, action)
+
+    def _later(self, way: int, action: Callable[[], None]) -> None:
+        now_s = self.world.agenda.now_s
+        until_s = max(self.until_s[way], now_s + self.world.between(0.0002, 0.003))
+        self.until_s[way] = until_s
+        self.world.agenda.after(until_s - now_s, action)
 
 
 @dataclass(slots=True, eq=False)
 class SimSnapshots:
-    """One rank's snapshots in one generation: in the vault of its node, then at the buddy's.
-
-    `safe` is the newest step that is sealed at the buddy, here if there is none; `stable` the
-    newest one that was safe for all ranks when they voted. Snapshots are sealed and sent in the
-    order of their steps, by `sealed_s` those that were taken so far.
-    """
+    """One rank's snapshots in one generation. `used` are all vaults that it had to do with."""
 
     world: World
+    owner: Owner
     generation: int
-    vault: SimVault
-    buddy: SimVault | None
-    slots: list[SimSlot]
-    copies: list[SimSlot]
-    safe: int = -1
-    stable: int = -1
-    sealed_s: float = 0.0
-    sending: list[tuple[int, int]] = field(default_factory=list)
+    machine: RankSlots
+    line: SimLine | None = None
+    used: list[SimVault] = field(default_factory=list)
+
+    @classmethod
+    def begin(
+        cls, world: World, owner: Owner, form: Form, ways: rw.VaultWays, held: Held | None
+    ) -> "SimSnapshots":
+        """In a mesh, of the part that is `held`; without it to take no part."""
+        machine = RankSlots(Pace(world.settings.snapshot_every), 2 * world.timers.form_s)
+        snapshots = cls(world, owner, form.generation, machine)
+        claim = None
+        if held is not None:
+            claim = vw.LeaseSlots(
+                generation=form.generation,
+                held=held,
+                size_bytes=1,
+                from_step=form.from_step,
+                buddy="",
+            )
+        snapshots._do(machine.enter(ways, claim, form.from_step, world.agenda.now_s))
+        return snapshots
+
+    def move(self, ways: rw.VaultWays) -> None:
+        self._do(self.machine.move(ways, self.world.agenda.now_s))
 
     def ballot(self, step: int) -> tuple[int, bool]:
-        """The newest safe step, and whether a snapshot of this one is due and has a slot."""
-        due = step % self.world.settings.snapshot_every == 0
-        return self.safe, due and self._free() is not None
+        now_s = self.world.agenda.now_s
+        self._do(self.machine.look(now_s))
+        safe, ready = self.machine.ballot(step, now_s)
+        return NEVER if safe is None else safe, ready
 
-    def note_stable(self, step: int) -> None:
-        self.stable = max(self.stable, step)
-        for vault in (self.vault, self.buddy):
-            if self.stable >= 0 and vault is not None and vault.may_write(self.generation):
-                vault.forget_before(self.generation)
+    def voted(self, step: int) -> None:
+        self._do(self.machine.voted(step))
 
     def take(self, step: int, value: int) -> None:
         """Copies the state; the vault goes on by itself, whatever happens to the worker."""
-        number = self._free()
-        if number is None:
+        number = self.machine.free_slot()
+        if number is None or self.line is None:
             return
-        slot = self.slots[number]
-        slot.step, slot.value, slot.sealed, slot.rotten = step, value, False, False
-        now_s = self.world.agenda.now_s
-        self.sealed_s = max(self.sealed_s, now_s + self.world.between(0.002, 0.1))
-        self.world.agenda.after(self.sealed_s - now_s, partial(self._seal, number, step))
+        slot = self.line.vault.slots.get(self.line.mapped[number])
+        if slot is not None:  # else its vault is dead
+            slot.word = vw.SlotWord(state=vw.SlotState.COPIED, step=step)
+            slot.value, slot.rotten = value, False
+        self._do(self.machine.copied(number, step, 0.001, self.world.agenda.now_s))
 
-    def _free(self) -> int | None:
-        """A slot below the stable step, of which nothing is on its way."""
-        if not self.vault.may_write(self.generation):
-            return None
-        for number, slot in enumerate(self.slots):
-            if slot.step < 0 or (slot.sealed and slot.step < self.stable):
-                return number
-        return None
+    def leave(self) -> None:
+        self._do(self.machine.leave())
 
-    def _seal(self, number: int, step: int) -> None:
-        if not self.vault.may_write(self.generation):
+    def died(self) -> None:
+        if self.line is not None:
+            self.line.close()
+
+    def _do(self, dos: Iterable[rw.RankDo]) -> None:
+        for do in dos:
+            match do:
+                case rw.OpenLine():
+                    self._open(do)
+                case rw.CloseLine():
+                    if self.line is not None:
+                        self.line.close()
+                    self.line = None
+                case rw.MapSlot():
+                    self._map(int(do.path))
+                case rw.SayVault():
+                    self._say(do)
+                case rw.SayPaused():
+                    event = SnapshotsPaused(
+                        worker=self.owner.name, generation=self.generation, reason=do.reason
+                    )
+                    self.world.post(self.owner.node, event)
+                case _:
+                    assert_never(do)
+
+    def _open(self, do: rw.OpenLine) -> None:
+        vault, buddy = self.world.vault_at(do.address), self.world.vault_at(do.first.buddy)
+        self.used += [one for one in (vault, buddy) if one is not None]
+        if vault is None or not vault.alive:
+            soon = partial(self.owner.act, partial(self._lose, "nobody is there"))
+            self.world.agenda.after(self.world.between(0.0005, 0.01), soon)
             return
-        self.slots[number].sealed = True
-        self.sending.append((number, step))
-        if len(self.sending) == 1:
-            self._send()
+        self.line = SimLine(self.world, vault, self.owner, self._heard, self._lost)
+        self.line.open(do.first)
 
-    def _send(self) -> None:
-        """One after the other: what is safe has no gaps."""
-        number, step = self.sending[0]
-        if self.buddy is not None and self.buddy.may_write(self.generation):
-            self.copies[number].sealed = False
-        delay_s = 0.0 if self.buddy is None else self.world.between(0.01, 0.6)
-        self.world.agenda.after(delay_s, partial(self._sent, number, step))
-
-    def _sent(self, number: int, step: int) -> None:
-        if not self.vault.may_write(self.generation):
+    def _map(self, number: int) -> None:
+        assert self.line is not None
+        slot = self.line.vault.slots.get(number)
+        if slot is None or not slot.offered:
+            self._lose("its slot is not there")
             return
-        buddy, slot = self.buddy, self.slots[number]
-        if buddy is not None and buddy.alive and not buddy.may_write(self.generation):
-            return  # the generation is over: that is no reason to do without a buddy
-        if buddy is not None and (not buddy.alive or buddy.cut_off or self.vault.cut_off):
-            self.buddy = None
-        elif buddy is not None:
-            copy = self.copies[number]
-            copy.step, copy.value, copy.sealed, copy.rotten = step, slot.value, True, slot.rotten
-        self.safe = step
-        self.sending.pop(0)
-        if self.sending:
-            self._send()
+        slot.mapper = self.line
+        self.line.mapped.append(number)
+        self.machine.mapped()
+
+    def _say(self, said: rw.SayVault) -> None:
+        line = self.line
+        if line is None:
+            return
+        match said.word:
+            case vw.SealSlot(slot=number):
+                slot = line.vault.slots.get(line.mapped[number])
+                step = slot.word.step if slot else -1
+                line.say(sw.CopiedWhole(lease=line.lease, number=number, step=step))
+            case vw.NowStable():
+                line.say(sw.StableSaid(lease=line.lease))
+            case _:
+                raise AssertionError(f"{said.word} is the first word of a line")
+
+    def _heard(self, line: SimLine, word: vw.ToRank) -> None:
+        if line is self.line:
+            self._do(self.machine.heard(word))
+
+    def _lost(self, line: SimLine) -> None:
+        if line is self.line:
+            self._lose("the vault is gone")
+
+    def _lose(self, why: str) -> None:
+        self._do(self.machine.lost(why))
 
 
-def open_snapshots(
-    world: World, generation: int, held: Held, from_step: int, places: tuple[str, str | None]
-) -> SimSnapshots | None:
-    """Of a rank on the first of these nodes, whose buddy is the second; None without a vault."""
-    vault, buddy = (world.vaults.get(node or "") for node in places)
-    if vault is None or not vault.may_write(generation):
-        return None
-    if buddy is not None and not buddy.may_write(generation):
-        buddy = None
-    return SimSnapshots(
-        world=world,
-        generation=generation,
-        vault=vault,
-        buddy=buddy,
-        slots=vault.lease(generation, held, from_step),
-        copies=[] if buddy is None else buddy.lease(generation, held, from_step),
-    )
+def _hand_over(copies: SimCopies, do: sw.SendCopy | sw.SendStable | sw.EndCopies) -> None:
+    match do:
+        case sw.SendCopy():
+            copies.send(do)
+        case sw.SendStable():
+            copies.stable()
+        case sw.EndCopies():
+            copies.end()
+        case _:
+            assert_never(do)

@@ -1,6 +1,6 @@
 """What all parts of the simulated cluster share: time, chance, the run's settings, its storage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -57,7 +57,7 @@ class Settings:
     `ladder` is which meshes it may have, and how they cut the state. `slow` times as long as on a
     quick one everything takes on storage. Nodes are dealt to so many failure `domains`, to none if
     it is 0. `lost` is the share of messages that have to be sent again. The run is started up to
-    `starts` times; no start may take longer than `limit_s`.
+    `starts` times; no start may take longer than `limit_s`. A vault has `room` for so many slots.
     """
 
     steps: int
@@ -76,6 +76,7 @@ class Settings:
     slow: float = 1.0
     domains: int = 0
     min_nodes: int = 1
+    room: int = 10**6
     starts: int = 1
     limit_s: float = 300.0
 
@@ -96,7 +97,9 @@ class World:
 
     `written` holds the (generation, step, worker) of every file on storage. `vaults` are the newest
     ones by node, `promised` the stable step of each generation, with the vaults and ranks that had
-    it sealed when it was voted. `domains` has the failure domain of each node.
+    it sealed when it was voted. `domains` has the failure domain of each node, `joined` says
+    whether nodes reach each other, `vaults_known` the addresses of the vaults that the controller
+    counts on, by node.
     """
 
     agenda: Agenda
@@ -109,6 +112,8 @@ class World:
     vaults: dict[str, SimVault] = field(default_factory=dict)
     promised: Promises = field(default_factory=dict)
     domains: dict[str, str] = field(default_factory=dict)
+    joined: Callable[[Collection[str]], bool] = lambda _: True
+    vaults_known: Callable[[], Mapping[str, str]] = dict
     storage: SlowStorage = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +130,18 @@ class World:
     @property
     def timers(self) -> Timers:
         return Timers(patience_s=self.settings.patience_s)
+
+    @property
+    def room(self) -> int:
+        return self.settings.room
+
+    def reaches(self, nodes: Collection[str]) -> bool:
+        return self.joined(nodes)
+
+    def vault_at(self, address: str) -> SimVault | None:
+        """The newest vault of a node, if it is at this address."""
+        found = self.vaults.get(address.partition(":")[0])
+        return found if found is not None and found.address == address else None
 
     def between(self, low_s: float, high_s: float) -> float:
         return self.chance.uniform(low_s, high_s)
