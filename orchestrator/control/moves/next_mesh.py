@@ -63,9 +63,8 @@ def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
     roster, lacking = turn.state.roster, missing(turn)
     text = f"waiting for {lacking.what}: have {lacking.have}, need {lacking.need}"
-    if turn.state.start_trouble and roster.num_starting:
-        starting = count(roster.num_starting, "worker", "starts", "start")
-        text += f"; {starting} once more, as {turn.state.start_trouble}"
+    if turn.state.start_trouble:
+        text += f"; {turn.state.start_trouble}"
     if turn.state.deadlines.cool_s is None:
         return text
     return f"{text}; {len(roster.kept_out)} in quarantine, as the host was lost before"

@@ -1,0 +1,79 @@
+"""Workers that live and make no progress: who is behind the others is ended (control A14)."""
+
+from control_drive import of, running
+
+from remesh.orchestrator.control.words import commands as cmd
+from remesh.orchestrator.control.words import events as ev
+
+
+def stuck(drive, worker, step=10, operation=7):
+    where = {"step": step, "operation": operation, "phase": "forward", "silent_s": 3.0}
+    generation = drive.state.last_generation
+    return drive.do(ev.WorkerStuck(worker=worker, generation=generation, **where))
+
+
+def ended(drive):
+    return [command.worker for command in of(cmd.EndWorker, drive.commands)]
+
+
+def test_who_is_behind_the_others_is_ended_and_no_other():
+    drive = running(10)
+    for worker, operation in (("worker-0", 7), ("worker-3", 7), ("worker-2", 6), ("worker-1", 7)):
+        stuck(drive, worker, operation=operation)
+    assert drive.state.phase == "running", "the others are heard first"
+    commands = drive.tick()
+    assert ended(drive) == ["worker-2"]
+    assert "it hangs before operation 6 of step 11" in of(cmd.EndWorker, commands)[0].reason
+    assert drive.state.phase == "fencing"
+    assert drive.state.budget.total == 1
+
+
+def test_an_earlier_step_is_further_behind_than_an_earlier_operation():
+    drive = running(10)
+    stuck(drive, "worker-0", step=11, operation=1)
+    stuck(drive, "worker-1", step=10, operation=9)
+    stuck(drive, "worker-2", step=11, operation=1)
+    drive.tick()
+    assert ended(drive) == ["worker-1"]
+
+
+def test_one_that_alone_tells_of_it_is_ended():
+    drive = running(10)
+    stuck(drive, "worker-1")
+    drive.tick()
+    assert ended(drive) == ["worker-1"]
+
+
+def test_where_all_stand_at_the_same_operation_nobody_is_ended_and_the_try_is_empty():
+    drive = running(10)
+    for worker in drive.members:
+        stuck(drive, worker)
+    drive.tick()
+    assert ended(drive) == []
+    assert drive.state.phase == "fencing"
+    drive.park(10, held_in=1)
+    assert drive.state.budget.empty_tries == 1
+    assert drive.state.phase == "forming"
+
+
+def test_one_that_goes_on_is_forgotten_and_told_again_when_it_stands_still_again():
+    """B134: a stall of 3 s, progress, and another one."""
+    drive = running(10)
+    stuck(drive, "worker-1")
+    drive.steps(12)
+    drive.tick()
+    assert ended(drive) == []
+    assert drive.state.phase == "running"
+    stuck(drive, "worker-1", step=12)
+    drive.tick()
+    assert ended(drive) == ["worker-1"]
+
+
+def test_a_mesh_that_is_being_left_judges_nobody():
+    drive = running(10)
+    stuck(drive, "worker-1")
+    drive.lose("worker-3")
+    drive.tick()
+    assert "worker-1" not in ended(drive)
+    stuck(drive, "worker-1")
+    assert drive.state.deadlines.judge_s is None
