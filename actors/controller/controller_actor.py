@@ -21,7 +21,7 @@ import ray
 
 from remesh.actors.agent.words import NodeAnswer, NodeWord
 from remesh.actors.controller.carrying_out import CarryingOut
-from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint
+from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint, overtaken
 from remesh.actors.controller.driver_lease import GONE, DriverLease
 from remesh.actors.controller.front_door import FrontDoor
 from remesh.actors.controller.inbox import Inbox
@@ -40,6 +40,7 @@ from remesh.actors.node.own_log import divert, log_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
 from remesh.actors.orders import NAMESPACE, RunSpec
 from remesh.actors.run import old_runs
+from remesh.actors.run.claim_watch import ClaimWatch
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_view import RunView
 from remesh.actors.serving.run_metrics import RunMetrics
@@ -62,6 +63,7 @@ from remesh.orchestrator.control.words.commands import (
     StartWorker,
 )
 from remesh.orchestrator.control.words.events import (
+    CommitFailed,
     Event,
     StoodStill,
     StopRequested,
@@ -76,6 +78,7 @@ from remesh.parallel.threads import heard_thread
 CONTROLLER = "controller"  # its log
 IDLE_S = 1.0
 END_LIMIT_S = 5.0
+LAST_CARRY_S = 10.0
 
 
 class ControllerActor:
@@ -92,13 +95,18 @@ class ControllerActor:
         self._refused: RunStatus | None = None
         self._has_begun = threading.Event()
         self._spec = spec
+        self._ended = False
+        self._beats = heard_thread(self._beat, name="beat")
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        if restarted:
+            self._beats.start()  # whoever waits for it sees that it lives, however long it reads
         try:
             self._begun = begin(spec, options, self._folder)
         except RemeshError as error:
             self._refuse(error, options)
             return
         self._assemble(options)
-        if ray.get_runtime_context().was_current_actor_reconstructed:
+        if restarted:
             self._lease.lengthen()
         end_with_own_threads(lambda _name, _error: self._log.finish(self._timers.end_s))
         heard_thread(self._live, name="events", failed=_told).start()
@@ -127,7 +135,7 @@ class ControllerActor:
             self._folder,
             told=self._inbox.put,
             stands=self._stands_on,
-            sync=self._journal.sync,
+            sync=self._begun.prove,
             newest=self._begun.newest_saved,
         )
         self._losses = LossesByStep()
@@ -137,11 +145,17 @@ class ControllerActor:
         self._snapshots = SnapshotWriter(done, self._inbox, self._journal)
         self._ended = view_of(self._machine).ended
         self._superseded = False
+        self._claims = ClaimWatch(
+            self._folder.claims,
+            (spec.incarnation, spec.run),
+            followed=self._give_way,
+            overtaken=self._is_overtaken,
+        )
         self._wall_s = self._begun.now_s - time.monotonic()  # wall-clock seconds that never jump
 
     def _refuse(self, error: RemeshError, options: Options) -> None:
         """An error here would have Ray start this one again, and tell the driver nothing."""
-        self._refused = refused(error, options)
+        self._refused, self._ended = refused(error, options), True
         end_all_of(self._spec)
         self._folder.withdraw(self._spec.run)
         heard_thread(self._outlast_driver, name="driver").start()
@@ -151,7 +165,11 @@ class ControllerActor:
             with self._serve_metrics(), closing(self._serve()):
                 self._begin()
                 heard_thread(self._watch_driver, name="driver").start()
-                heard_thread(self._beat, name="beat").start()
+                if self._beats.ident is None:
+                    self._beats.start()
+                if self._begun.segments:
+                    self._begun.segments.start()
+                self._claims.start()
                 while not self._ended:
                     self._handle(*self._next())
                     self._snapshots.after_an_event()
@@ -232,6 +250,11 @@ class ControllerActor:
         logging.getLogger(__name__).warning("controller %d has the run now", incarnation)
         self._superseded = self._ended = True
 
+    def _is_overtaken(self, claim: int) -> None:
+        """Another start has the run: what there is of this one is of no use any more."""
+        error = overtaken(self._folder, claim)
+        self._inbox.put(CommitFailed(generation=0, step=0, error=error, fenced=True))
+
     def post(self, event: Event) -> None:
         if self._refused is None:
             self._inbox.put(event)
@@ -257,6 +280,7 @@ class ControllerActor:
 
     def _end_actors(self) -> None:
         self._ended = True
+        self._claims.end()
         self._watch.end()
         self._links.end(END_LIMIT_S)
         self._log.finish(self._timers.end_s)
@@ -299,7 +323,7 @@ class ControllerActor:
                     text = f"Prometheus is given {awaited_s:.0f} s to read how the run ended"
                     self._journal.announcement(text, now_s)
                 self._journal.ending(command.sentence, now_s)
-                self._journal.sync()
+                self._begun.close_journal(LAST_CARRY_S)
                 self._ended = True
             case Form():
                 self._fingerprint.tell(command.amendments)

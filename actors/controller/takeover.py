@@ -11,11 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from remesh.actors.history.brought_back import journal_brought_back
 from remesh.actors.history.journal_files import Journal, journal_path
 from remesh.actors.history.journal_reading import History
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.history.newest_journal import read_newest
 from remesh.actors.history.replay import Replayed, replayed
+from remesh.actors.history.segments import Segments
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
@@ -42,8 +44,23 @@ class Beginning:
     journal: JournalWriter
     events: tuple[Amended | RunStarted | ControllerRestarted, ...]
     now_s: float
+    segments: Segments | None = None
     contact: Contact | None = None
     gone: frozenset[str] = frozenset()
+
+    def prove(self) -> None:
+        """All that the journal tells outlives a power cut, and the machine where there is another
+        place for it. Raises: OSError.
+        """
+        self.journal.sync()
+        if self.segments:
+            self.segments.carry()
+
+    def close_journal(self, limit_s: float) -> None:
+        """The same for the last time; the other place is waited for no longer than that."""
+        self.journal.sync()
+        if self.segments:
+            self.segments.finish(limit_s)
 
     @property
     def newest_saved(self) -> float:
@@ -68,13 +85,24 @@ def begin(spec: RunSpec, options: Options, folder: RunFolder) -> Beginning:
     Raises: RemeshError if somebody else has taken over the run, UserError if what the controller
     before this one has written is not there any more: then nobody knows what it knew.
     """
+    has_other_place = folder.guarded is not folder.storage
+    brought = journal_brought_back(folder.guarded, folder.path) if has_other_place else None
     history = read_newest(folder.path)
     _check_own(spec, history, folder)
     starts = history.starts
     before = replayed(starts)
     if starts and starts[-1].incarnation >= spec.incarnation:
-        return _take_over(spec, starts[-1], before, folder)
-    options = replace(options, start=starts[-1].options.start + 1 if starts else 1)
+        begun = _take_over(spec, starts[-1], before, folder)
+    else:
+        begun = _start(spec, options, before, folder)
+    if brought:
+        begun.journal.announcement(brought, begun.now_s)
+    segments = Segments(folder.guarded, begun.journal) if has_other_place else None
+    return replace(begun, segments=segments)
+
+
+def _start(spec: RunSpec, options: Options, before: Replayed, folder: RunFolder) -> Beginning:
+    options = replace(options, start=before.start + 1)
     writer = JournalWriter(folder.path, spec.incarnation, options)
     machine, now_s = Controller(options), time.time()
     _remember(writer, Replayed(state=machine.state, tally=before.tally), now_s)

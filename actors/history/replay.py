@@ -49,10 +49,13 @@ class SnapshotWriter:
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
-    """`unsaid` are the sentences that were decided on and not announced any more."""
+    """`unsaid` are the sentences that were decided on and not announced any more, `start` is the
+    number of the newest start.
+    """
 
     state: State
     tally: Tally
+    start: int = 0
     unsaid: list[str] = field(default_factory=list)
 
     def run(self, found: Journal) -> None:
@@ -85,6 +88,7 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
     for found in starts:
         done.state = State()
         done.run(found)
+    done.start = max((found.options.start for found in journals), default=0)
     return done
 
 

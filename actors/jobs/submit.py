@@ -8,6 +8,7 @@ from pathlib import Path
 
 from remesh.actors.cluster.connection import connect, disconnect, node_memory, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
+from remesh.actors.history.brought_back import journal_brought_back
 from remesh.actors.jobs.continuing import Continuation, check_nothing_changes, continuation_of
 from remesh.actors.jobs.finishing import Outcome, lost_words
 from remesh.actors.jobs.run_handle import FinishedRun, Run
@@ -51,6 +52,7 @@ def start_run(
         ladder = _ladder(job, options)
         folder.check_free(fresh=options.fresh, say=say)
         old_runs.heal(folder.places)
+        brought = None if options.fresh else _brought_back(folder)
         goes_on = continuation_of(job, manifest.digest, folder, options)
         outcome = Outcome(folder=folder, job=goes_on.as_begun)
         if goes_on.step >= job.train.steps:
@@ -63,7 +65,8 @@ def start_run(
             check_nodes(job, ladder, node_memory())
         notices = _made_ready(folder, goes_on, fresh=options.fresh)
         spec = _spec(goes_on, options, folder, ladder.highest.workers)
-        spec = replace(spec, notices=(*notices, *spec.notices))
+        brought_words = (brought,) if brought else ()
+        spec = replace(spec, notices=(*notices, *brought_words, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
         control = _control_options(spec, ladder, goes_on, folder)
@@ -71,6 +74,16 @@ def start_run(
         folder.stand_on(goes_on.step, generation=generation, start=spec.start)
         controller = start_controller(spec, control)
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
+
+
+def _brought_back(folder: RunFolder) -> str | None:
+    """What there is to say of a journal that is elsewhere than the folder. Raises: UserError."""
+    if folder.guarded is folder.storage:
+        return None
+    try:
+        return journal_brought_back(folder.guarded, folder.path)
+    except OSError as error:
+        raise UserError(f"the run's journal cannot be read where it is kept: {error}") from None
 
 
 def _made_ready(folder: RunFolder, goes_on: Continuation, *, fresh: bool) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Claims:
         return self.storage.put_if_absent(claim_path(number), record)
 
     def is_of(self, run: str, number: int) -> bool:
+        """Raises: OSError; RunFormatError or DamagedFileError, which tell another run's."""
         try:
             claim = read_record(self.storage, Record.CLAIM, self.place, claim_path(number))
             return bool(claim["run"] == run)

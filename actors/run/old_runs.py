@@ -45,7 +45,7 @@ _PREFIXES = (
 )
 _OWN = re.compile(
     r"step-\d+\.gen-\d+\.start-\d+/(manifest\.json|gone-back\.json|rank-\d+-of-\d+\.safetensors)"
-    r"|journal/\d+\.jsonl|logs/[^/.][^/]*\.log|faults/\w+-\d+\.json"
+    r"|journal/\d+\.jsonl|journal/start-\d+/[\d.-]+\.jsonl|logs/[^/.][^/]*\.log|faults/\w+-\d+\.json"
     r"|(fingerprint|bits|run|imported)\.json",
     re.ASCII,
 )
