@@ -20,6 +20,7 @@ from typing import assert_never
 import ray
 
 from remesh.actors.agent.words import NodeAnswer, NodeWord
+from remesh.actors.controller.careful import CarefulMachine
 from remesh.actors.controller.carrying_out import CarryingOut
 from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint, overtaken
 from remesh.actors.controller.driver_lease import GONE, DriverLease
@@ -117,6 +118,7 @@ class ControllerActor:
         self._machine = self._begun.machine
         self._journal = self._begun.journal
         self._inbox = Inbox(self._journal, self._now_s)
+        self._careful = CarefulMachine(self._machine, self._journal, self._folder.path)
         self._heard = HeardWords(self._take)
         self._view = RunView(self._machine, spec, self._journal, self._begun.tally)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
@@ -303,7 +305,9 @@ class ControllerActor:
     def _handle(self, event: Event, now_s: float) -> None:
         was_up = self._orders.was_up(event)
         with self._view.lock:
-            commands = self._machine.handle(event, now_s)
+            commands = self._careful.handle(event, now_s, self._inbox.line)
+            if commands is None:
+                return
             self._metrics.note(event, now_s)
             self._losses.note(event)
         for command in commands:

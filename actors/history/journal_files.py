@@ -13,8 +13,10 @@ from typing import Any
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Announced, Remembered
+from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
+    Event,
     NodeJoined,
     WorkerErred,
     WorkerLost,
@@ -45,7 +47,8 @@ class Journal:
     """One start of the run, as its files prove it; `incarnation` is its first controller's.
 
     `sum` is that of all lines. With `damage` there may have been more of them than are proven. With
-    `base`, a snapshot among them, lines before those that it does not hold are left out.
+    `base`, a snapshot among them, lines before those that it does not hold are left out: `first` is
+    the number of the first one that is here.
     """
 
     incarnation: int
@@ -54,13 +57,25 @@ class Journal:
     sum: int = 0
     damage: Damage | None = None
     base: Remembered | None = None
+    first: int = 0
 
     @property
     def num_lines(self) -> int:
-        return len(self.lines) + self._num_before
+        return len(self.lines) + self.first
+
+    def machine(self, state: State | None = None) -> Controller:
+        """What the lines were written by, as it began or in this state."""
+        return Controller(self.options, state)
 
     def replay(self) -> Controller:
-        return journal.replay(self.lines, self.options)
+        machine = self.machine()
+        for _, event, now_s in self.handled():
+            machine.handle(event, now_s)
+        return machine
+
+    def handled(self) -> Iterator[tuple[int, Event, float]]:
+        """The events that were handled, with the numbers of their lines and their moments."""
+        return journal.handled(self.lines, self.first)
 
     def announcements(self) -> Iterator[dict[str, Any]]:
         for entry in journal.entries(self._lines_of(Announced)):
@@ -82,9 +97,9 @@ class Journal:
 
         Cost: a replay.
         """
-        machine = Controller(self.options)
+        machine = self.machine()
         found: dict[str, WorkerLost | WorkerErred] = {}
-        for event, now_s in journal.read(self.lines):
+        for _, event, now_s in self.handled():
             if isinstance(event, WorkerLost | WorkerErred) and machine.state.phase not in ENDED:
                 found.setdefault(event.worker, event)
             machine.handle(event, now_s)
@@ -109,7 +124,7 @@ class Journal:
         for line in reversed(self.lines):
             if journal.says(line, Remembered):
                 told = journal.decode(line).told
-                if isinstance(told, Remembered) and told.after >= self._num_before:
+                if isinstance(told, Remembered) and told.after >= self.first:
                     return self.since(told.after), told.values
         return None
 
@@ -124,15 +139,11 @@ class Journal:
 
     def since(self, line: int) -> "Journal":
         """Without the lines before that number."""
-        return replace(self, lines=self.lines[line - self._num_before :], base=None)
+        return replace(self, lines=self.lines[line - self.first :], base=None, first=line)
 
     def newest_s(self) -> float:
         """The moment of the newest line, 0 if there is none."""
         return journal.decode(self.lines[-1]).at_s if self.lines else 0.0
-
-    @property
-    def _num_before(self) -> int:
-        return self.base.after if self.base else 0
 
     def _lines_of(self, *kinds: type[Any]) -> Iterator[str]:
         return (line for line in self.lines if any(journal.says(line, kind) for kind in kinds))

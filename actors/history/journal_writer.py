@@ -16,7 +16,7 @@ from typing import Any
 from remesh.actors.history.journal_files import Journal, journal_path
 from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.journal import Announced, Opened, Remembered
+from remesh.orchestrator.control.journal import Announced, Opened, Remembered, SetAside
 from remesh.orchestrator.control.words.events import Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.sealed_lines import sealed
@@ -83,6 +83,10 @@ class JournalWriter:
     def ending(self, text: str, now_s: float) -> None:
         """The last word, which a poll returns as the run's reason and not as an announcement."""
         self._line(journal.encode(Announced(text=text), now_s), now_s)
+
+    def set_aside(self, line: int, error: str, now_s: float) -> None:
+        """The event on that line could not be handled."""
+        self._line(journal.encode(SetAside(line=line, error=error), now_s), now_s)
 
     def snapshot(self, values: Any, now_s: float, after: int | None = None) -> None:
         """Where a controller that takes over begins to replay: behind the line `after`, or all."""

@@ -119,4 +119,5 @@ class _LastLines:
             sum=total,
             damage=damage,
             base=base,
+            first=base.after,
         )

@@ -8,7 +8,6 @@ from typing import Any
 from remesh.actors.history.journal_files import Journal
 from remesh.actors.history.journal_reading import history_of
 from remesh.orchestrator.accounts.ledger import Ledger, Span
-from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words.events import Event
@@ -73,7 +72,7 @@ def lived(
     Cost: each line is read once.
     """
     machine, events = Controller(start.options), []
-    for event, now_s in journal.read(start.lines):
+    for _, event, now_s in start.handled():
         machine.handle(event, now_s)
         events.append(event)
         if meshes is not None and machine.state.generations:

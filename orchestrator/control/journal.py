@@ -7,7 +7,7 @@ spares a replay, and says nothing that the events do not say.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -47,11 +47,23 @@ class Remembered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """The event on that line, counted as in Remembered, could not be handled: an error of ours.
+
+    The machine is as if it had not been told, and so is a replay. What lost: to end the run, and
+    every later start at the same event.
+    """
+
+    line: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What a line says, and its moment."""
 
     at_s: float
-    told: Event | Announced | Remembered
+    told: Event | Announced | Remembered | SetAside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +84,7 @@ class JournalError(RemeshError):
     """A journal holds a line that is none; only its last line may be cut short."""
 
 
-def encode(told: Event | Announced | Remembered, now_s: float) -> str:
+def encode(told: Event | Announced | Remembered | SetAside, now_s: float) -> str:
     """One line, without its end. Raises: CodecError for what could not be read back."""
     return _line(codec.encode(Entry, Entry(at_s=now_s, told=told)))
 
@@ -129,10 +141,26 @@ def read(lines: Iterable[str]) -> Iterator[tuple[Event, float]]:
             yield entry.told, entry.at_s
 
 
+def set_aside(lines: Iterable[str]) -> frozenset[int]:
+    """The lines of the events that could not be handled."""
+    said = entries(line for line in lines if says(line, SetAside))
+    return frozenset(entry.told.line for entry in said if isinstance(entry.told, SetAside))
+
+
+def handled(lines: Sequence[str], first: int = 0) -> Iterator[tuple[int, Event, float]]:
+    """All events that were handled, with the numbers of their lines, counted from `first`, and
+    their moments.
+    """
+    aside = set_aside(lines)
+    for number, entry in enumerate(entries(lines), first):
+        if isinstance(entry.told, _EVENTS) and number not in aside:
+            yield number, entry.told, entry.at_s
+
+
 def replay(lines: Iterable[str], options: Options) -> Controller:
     """A controller in the state of the one that wrote these lines."""
     controller = Controller(options)
-    for event, now_s in read(lines):
+    for _, event, now_s in handled(list(lines)):
         controller.handle(event, now_s)
     return controller
 

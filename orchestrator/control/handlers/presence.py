@@ -64,13 +64,12 @@ def on_worker_ready(turn: Turn, event: WorkerReady) -> None:
     worker = state.roster.workers.get(event.worker)
     if worker is None or worker.state is not WorkerState.STARTING:
         return
-    worker.pid = event.pid
-    if event.device is not None:
-        others = (w for w in state.roster.on(worker.node) if w.device == event.device)
-        if other := next(others, None):
-            give_up(turn, worker, f"was given device {event.device}, which {other.name} has")
-            return
-        worker.device = event.device
+    worker.pid, worker.device = event.pid, event.device
+    device = state.roster.device(worker)
+    others = (w for w in state.roster.on(worker.node) if w.state is not WorkerState.STARTING)
+    if other := next((w for w in others if state.roster.device(w) == device), None):
+        give_up(turn, worker, f"was given device {device.index}, which {other.name} has")
+        return
     state.roster.move(worker, WorkerState.IDLE)
     state.deadlines.forget(worker.name)
     state.roster.nodes[worker.node].late_starts = 0

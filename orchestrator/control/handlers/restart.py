@@ -29,6 +29,8 @@ from remesh.orchestrator.control.words.phases import Phase
 
 def on_run_started(turn: Turn, _: RunStarted) -> None:
     state, options = turn.state, turn.options
+    if state.started:
+        return
     state.started = True
     state.roster.count_units(turn.ladder.units)
     state.step = options.first_step

@@ -53,19 +53,16 @@ def _begin(turn: Turn) -> None:
         return
     saves = state.phase is not Phase.DRAINING or state.current.saving
     state.current.is_last = saves and state.phase not in (Phase.FENCING, Phase.WAITING)
-    match state.phase:
-        case Phase.RUNNING:
-            drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
-        case Phase.FORMING | Phase.RESTORING:
-            if state.step <= (state.checkpoints.newest_step or 0):
-                end_parted(turn, "")
-        case Phase.DRAINING:
-            go_on(turn)
-        case Phase.WAITING:
-            turn.wait(turn.options.wait_limit_s)
-            settle_if_parked(turn)
-        case _:
-            settle_if_parked(turn)
+    if state.phase is Phase.RUNNING:
+        drain(turn, save=True, reason=f"stopping: {state.stop_reason}")
+    elif state.phase in (Phase.FORMING, Phase.RESTORING):
+        if state.step <= (state.checkpoints.newest_step or 0):
+            end_parted(turn, "")
+    elif state.phase is Phase.DRAINING:
+        go_on(turn)
+    else:
+        go_on(turn)
+        settle_if_parked(turn)
 
 
 def _keep_to_notice(turn: Turn) -> None:

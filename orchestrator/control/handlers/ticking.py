@@ -116,6 +116,7 @@ def _on_nothing_written(turn: Turn) -> None:
 def _end_unparked(turn: Turn) -> None:
     """Who does not answer a fence is killed; a vault that does not is done without."""
     state = turn.state
+    turn.wait(turn.timers.end_s)
     state.vaults.give_up(state.roster.nodes)
     for name in sorted(state.current.unparked):
         worker = state.roster.workers[name]
@@ -124,8 +125,6 @@ def _end_unparked(turn: Turn) -> None:
         if not give_up(turn, worker, f"did not leave generation {state.last_generation}"):
             return
     settle_if_parked(turn)
-    if state.phase is Phase.FENCING:
-        turn.wait(turn.timers.end_s)
 
 
 def _names(workers: set[str]) -> str:

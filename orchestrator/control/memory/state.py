@@ -1,6 +1,6 @@
 """Everything the controller remembers. It is rebuilt exactly by replaying the journal."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from remesh.orchestrator.control.memory.budget import Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
@@ -76,6 +76,11 @@ class State:
     suspicions: Suspicions = field(default_factory=Suspicions)
     repeats: Repeats = field(default_factory=Repeats)
     deadlines: Deadlines = field(default_factory=Deadlines)
+
+    def become(self, other: "State") -> None:
+        """Remember what that one does, and nothing else."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(other, one.name))
 
     @property
     def current(self) -> Generation:

@@ -12,20 +12,19 @@ from remesh.orchestrator.control.words.records import CheckpointState
 def limit_s(turn: Turn, phase: Phase) -> float:
     """From the newest sign of progress on."""
     timers, step_s = turn.timers, turn.state.step_s
-    match phase:
-        case Phase.RESTORING:
-            reads = isinstance(turn.state.current.restore, CheckpointState)
-            return timers.read_s if reads else timers.restore_s
-        case Phase.DRAINING:
-            return _write_limit_s(turn) if writes(turn) else timers.drain_s(step_s)
-        case _:
-            limits = {
-                Phase.WAITING: turn.options.wait_limit_s,
-                Phase.FORMING: timers.form_s,
-                Phase.RUNNING: timers.stall_s(step_s),
-                Phase.FENCING: timers.fence_s(step_s),
-            }
-            return limits[phase]
+    if phase is Phase.RESTORING and isinstance(turn.state.current.restore, CheckpointState):
+        return timers.read_s
+    if phase is Phase.DRAINING and writes(turn):
+        return _write_limit_s(turn)
+    limits = {
+        Phase.WAITING: turn.options.wait_limit_s,
+        Phase.FORMING: timers.form_s,
+        Phase.RESTORING: timers.restore_s,
+        Phase.RUNNING: timers.stall_s(step_s),
+        Phase.DRAINING: timers.drain_s(step_s),
+        Phase.FENCING: timers.fence_s(step_s),
+    }
+    return limits[phase]
 
 
 def writes(turn: Turn) -> bool:
