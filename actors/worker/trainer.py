@@ -146,9 +146,14 @@ class Trainer:
         except Cancelled:
             return False
         except GroupError as error:
-            broken = str(error)
+            broken, waited_for = str(error), error.waited_for
         self._parts.post(
-            GroupBroken(worker=self._parts.worker, generation=order.generation, error=broken)
+            GroupBroken(
+                worker=self._parts.worker,
+                generation=order.generation,
+                error=broken,
+                waited_for=waited_for,
+            )
         )
         return False
 

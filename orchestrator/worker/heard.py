@@ -84,10 +84,11 @@ class PartCopied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshBroken:
-    """A group could not be formed, or a collective on it failed."""
+    """A group could not be formed, or a collective on it failed; whom it waited for in vain."""
 
     generation: int
     error: str
+    waited_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,8 @@ class Seat:
 
     `fenced` is the newest generation that is over, `unanswered` the newest one whose end is not
     acknowledged yet, `called` the mesh that waits for this one to be left. `ending` is what is told
-    of the generation that is being left, and `writing` are the saves on their way to storage.
+    of the generation that is being left, with the ranks `waited_for`, and `writing` are the saves
+    on their way to storage.
     """
 
     worker: str
@@ -70,6 +71,7 @@ class Seat:
     asked: heard.AskedToLeave | None = None
     leaves: bool = False
     ending: str = ""
+    waited_for: tuple[int, ...] = ()
     drained: bool = False
     writing: set[_SaveKey] = field(default_factory=set)
 
@@ -116,8 +118,9 @@ class Seat:
                 duties = self._on_stepped(word)
             case heard.PartCopied():
                 duties = self._on_copied()
-            case heard.MeshBroken(error=error):
-                duties = self._leave(ending=error)
+            case heard.MeshBroken():
+                self.waited_for = word.waited_for
+                duties = self._leave(ending=word.error)
             case heard.CutShort():
                 duties = self._leave()
             case heard.GroupsClosed():
@@ -246,7 +249,12 @@ class Seat:
         self.stance, self.at_step = Stance.PARKED, word.at_step
         duties: list[Duty] = []
         if self.ending and not self.is_over:
-            event = GroupBroken(worker=self.worker, generation=self.generation, error=self.ending)
+            event = GroupBroken(
+                worker=self.worker,
+                generation=self.generation,
+                error=self.ending,
+                waited_for=self.waited_for,
+            )
             duties.append(do.TellIt(event=event))
         if self.drained:
             duties.append(self._parked(self.generation, drained=True))
@@ -261,6 +269,7 @@ class Seat:
         self.stance = Stance.FORMING
         self.generation, self.from_step = called.generation, called.from_step
         self.asked, self.leaves, self.ending, self.drained = None, False, "", False
+        self.waited_for = ()
         self.reports.enter(called.rank, called.size)
         return [do.BuildMesh(generation=self.generation)]
 

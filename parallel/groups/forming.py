@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import distributed as dist
 
+from remesh.parallel.groups.absent import Attendance
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.gloo import build_gloo
 from remesh.parallel.groups.nccl import build_nccl
@@ -41,6 +42,7 @@ class Forming:
         self._client: StoreClient | None = None
         self._formed: Formed | None = None
         self._failure = ""
+        self._attendance = Attendance(rank=rendezvous.rank, size=rendezvous.size)
 
     def wait(self, fence: GenerationFence) -> Formed:
         deadline_s = time.monotonic() + self._rendezvous.form_timeout_s
@@ -49,18 +51,27 @@ class Forming:
             while not self._done.wait(_POLL_S):
                 fence.check(self._rendezvous.generation)
                 if time.monotonic() > deadline_s:
-                    raise GroupError(f"{self._who()} waited {self._rendezvous.form_timeout_s:g} s")
+                    limit_s = self._rendezvous.form_timeout_s
+                    raise self._error(f"{self._who()} waited {limit_s:g} s")
         finally:
             self._left.set()
             if self._client is not None:
                 self._client.close()
         if self._formed is None:
-            raise GroupError(f"{self._who()}: {self._failure}")
+            raise self._error(f"{self._who()}: {self._failure}")
         return self._formed
+
+    def _error(self, text: str) -> GroupError:
+        return GroupError(text, self._attendance.waited_for())
 
     def _who(self) -> str:
         r = self._rendezvous
         return f"rank {r.rank} of {r.size} could not form generation {r.generation}"
+
+    def _build(self, client: StoreClient) -> tuple[dist.ProcessGroup, Callable[[], None]]:
+        if self._rendezvous.device == "cpu":
+            return build_gloo(self._rendezvous, client, self._attendance.there)
+        return build_nccl(self._rendezvous, client)
 
     def _run(self) -> None:
         r = self._rendezvous
@@ -72,8 +83,7 @@ class Forming:
             if self._left.is_set():
                 self._client.close()
                 return
-            build = build_gloo if r.device == "cpu" else build_nccl
-            process_group, end = build(r, self._client)
+            process_group, end = self._build(self._client)
             self._formed = Formed(process_group=process_group, end=end)
         except (RuntimeError, OSError, ValueError) as error:
             self._failure = reason(error)

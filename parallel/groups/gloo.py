@@ -18,12 +18,16 @@ _device_making = threading.Lock()  # a new listener is known by being the only n
 
 
 def build_gloo(
-    rendezvous: Rendezvous, client: StoreClient
+    rendezvous: Rendezvous, client: StoreClient, there: dict[int, Address]
 ) -> tuple[dist.ProcessGroup, Callable[[], None]]:
-    """The group, and what ends its operations. Blocks until all ranks are there."""
+    """The group, and what ends its operations. Blocks until all ranks are there.
+
+    `there` gets where each of the others listens, as soon as it has come.
+    """
     _, node_ip = resolved(rendezvous.node_ip)
     device, listener = _make_device(node_ip)
-    peers = _exchange_listeners(client, rendezvous, listener)
+    _exchange_listeners(client, rendezvous, listener, there)
+    peers = frozenset(there.values())
     # The only way to choose a device: the public options have none.
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
     options._devices = [device]  # noqa: SLF001
@@ -50,11 +54,12 @@ def _make_device(node_ip: str) -> tuple[object, Address]:
 
 
 def _exchange_listeners(
-    client: StoreClient, rendezvous: Rendezvous, listener: Address
-) -> frozenset[Address]:
-    """Addresses at which the other ranks listen. Returns once all of them are there."""
+    client: StoreClient, rendezvous: Rendezvous, listener: Address, there: dict[int, Address]
+) -> None:
+    """Finds the addresses at which the other ranks listen. Returns once all of them are there."""
     ip, port = listener
     client.set(f"listener-{rendezvous.rank}", f"{ip} {port}".encode())
-    others = [rank for rank in range(rendezvous.size) if rank != rendezvous.rank]
-    texts = [client.get(f"listener-{rank}").decode().split() for rank in others]
-    return frozenset((other_ip, int(other_port)) for other_ip, other_port in texts)
+    for rank in range(rendezvous.size):
+        if rank != rendezvous.rank:
+            other_ip, other_port = client.get(f"listener-{rank}").decode().split()
+            there[rank] = (other_ip, int(other_port))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.errors import GroupError, LayoutError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.rules import Asked
 from remesh.parallel.plan.verdict import problems
@@ -108,7 +108,11 @@ class _Builder:
     def _group(self, ranks: Sequence[int]) -> Group:
         key = tuple(ranks)
         if key not in self.groups:
-            self.groups[key] = Group.form(self._part(key), self._fence)
+            try:
+                self.groups[key] = Group.form(self._part(key), self._fence)
+            except GroupError as error:
+                error.waited_for = tuple(key[rank] for rank in error.waited_for)
+                raise
         return self.groups[key]
 
     def _part(self, ranks: tuple[int, ...]) -> Rendezvous:

@@ -10,7 +10,14 @@ class ScheduleError(ValueError):
 
 
 class GroupError(RuntimeError):
-    """A group could not be formed, or a collective on it failed. It does not say by whose fault."""
+    """A group could not be formed, or a collective on it failed. It does not say by whose fault.
+
+    `waited_for` are ranks that it waited for in vain, as far as that is known.
+    """
+
+    def __init__(self, text: str, waited_for: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.waited_for = waited_for
 
 
 class Cancelled(Exception):  # noqa: N818 - nothing failed: somebody asked for it

@@ -17,6 +17,8 @@ from remesh.orchestrator.worker.seat import Stance
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.step_result import NEVER
 
+MOST_NAMED = 8  # as a real rank
+
 
 @dataclass(slots=True, eq=False)
 class SimMesh:
@@ -152,7 +154,14 @@ class SimMesh:
 
     def _form_timed_out(self, process: SimProcess) -> None:
         if process.in_mesh(self.generation) and process.stance is Stance.FORMING:
-            process.broken(self.generation, "forming timed out")
+            process.broken(self.generation, "forming timed out", self._waited_for(process))
+
+    def _waited_for(self, process: SimProcess) -> tuple[int, ...]:
+        """Those that have not come; if all have, those that it does not reach."""
+        missing = [m.rank for m in self.form.members if m.worker not in self.arrived]
+        nodes = {m.rank: m.node for m in self.form.members if m.node != process.node}
+        cut_off = [rank for rank, node in nodes.items() if not self.reachable({process.node, node})]
+        return tuple((missing or cut_off)[:MOST_NAMED])
 
     def _vote(self, step_s: float) -> None:
         members = self.members

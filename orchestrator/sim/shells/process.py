@@ -171,12 +171,12 @@ class SimProcess:
         self.updating = True
         self.soon(self.world.between(0.0, 0.015), lambda: self._updated(step, step_s, vote))
 
-    def broken(self, generation: int, error: str) -> None:
+    def broken(self, generation: int, error: str, waited_for: tuple[int, ...] = ()) -> None:
         """A collective fails, if it waits in one: others that it waits for have left."""
         waits = self.stance in WAITS_FOR_OTHERS and not self.updating
         if self.in_mesh(generation) and waits:
             self.errands += 1
-            self.hear(heard.MeshBroken(generation=generation, error=error))
+            self.hear(heard.MeshBroken(generation=generation, error=error, waited_for=waited_for))
 
     def thaw(self) -> None:
         self.frozen = False
