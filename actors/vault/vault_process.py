@@ -15,6 +15,7 @@ from remesh.actors.node.leased_beats import beat_while_leased
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, sweep_all
 from remesh.actors.node.link import ProcessEnd
 from remesh.actors.node.own_log import divert, log_folder_of
+from remesh.actors.node.processes import be_called
 from remesh.actors.node.seats import VaultSeat
 from remesh.actors.node.stamps import VAULT, Stamps, vault_folder_of
 from remesh.actors.node.thread_ends import end_with_own_threads
@@ -29,6 +30,7 @@ from remesh.parallel.threads import heard_thread
 
 def be_vault(spec: RunSpec, seat: VaultSeat, end: socket.socket) -> None:
     """Serve until the lease lapses or the line ends."""
+    be_called(f"vault-{seat.node}")
     VaultProcess(spec, seat, ProcessEnd(end)).run()
 
 

@@ -17,6 +17,7 @@ from typing import NoReturn, assert_never
 from remesh.actors.node.leased_beats import beat_while_leased
 from remesh.actors.node.link import ProcessEnd
 from remesh.actors.node.own_log import divert, log_folder_of
+from remesh.actors.node.processes import be_called
 from remesh.actors.node.seats import (
     DrainOrder,
     FenceOrder,
@@ -44,6 +45,7 @@ SURE_ERRORS = (LayoutError, UserError)  # on any node; the others may be of one 
 
 def be_rank(spec: RunSpec, seat: RankSeat, end: socket.socket) -> None:
     """Warm up, report, train on orders until an error or the end of the line."""
+    be_called(seat.worker)
     RankProcess(spec, seat, ProcessEnd(end)).run()
 
 

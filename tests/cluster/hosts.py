@@ -159,7 +159,7 @@ class Hosts:
     def workers(self, host):
         """Pids, as this machine counts, of the run's workers on the host."""
         inside = _family(host.init) if host.init else []
-        return [pid for pid in inside if _command(pid).startswith(b"ray::Worker")]
+        return [pid for pid in inside if _name(pid).startswith("worker-")]
 
     def worker_listeners(self):
         """By each host's address, those at which the run's workers on it listen."""
@@ -277,6 +277,14 @@ def _command(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _name(pid):
+    """What the process is called, empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""
 
 
 def _sockets(pid):
