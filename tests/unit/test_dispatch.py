@@ -28,8 +28,6 @@ OPEN = {
     "api/cli/screen/shapes.py _cell",
     "orchestrator/job/overrides.py _written",
     "orchestrator/job/problems.py _text",
-    "orchestrator/control/handlers/stopping.py _begin",
-    "orchestrator/control/moves/limits.py limit_s",
     "orchestrator/sim/checks/invariants.py _note",
     "orchestrator/sim/shells/process.py _carry_out",
     "parallel/plan/shares.py share",
