@@ -50,7 +50,8 @@ def house_spec(folder, patience_s=5.0):
         folder=str(folder / "run"),
         data_digest="",
         fingerprint={},
-        incarnation=runs.claim(run),
+        incarnation=(claim := runs.claim(run)),
+        start=claim,
         max_members=4,
         kills=(),
         driver_lease_s=20.0,
@@ -114,9 +115,7 @@ class House:
         self.loop.end()
         if self.thread.is_alive():
             self.thread.join()
-        run = self.spec.run
-        for folder in (folder_of(run, NODE), vault_folder_of(run, NODE), log_folder_of(run, NODE)):
-            shutil.rmtree(folder, ignore_errors=True)
+        clear_folders(self.spec.run)
 
     def _run(self):
         try:
@@ -145,6 +144,12 @@ class House:
             )
         )
         return answer
+
+
+def clear_folders(run):
+    """What an agent that ends by itself removes."""
+    for folder in (folder_of(run, NODE), vault_folder_of(run, NODE), log_folder_of(run, NODE)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def descriptors(pid):
