@@ -93,11 +93,16 @@ def _where(address: str) -> tuple[str, int] | None:
 def _init(address: str) -> None:
     import ray  # noqa: PLC0415
 
-    from remesh.actors.cluster.private_ray import silence_raylet_lines  # noqa: PLC0415
+    from remesh.actors.cluster.private_ray import (  # noqa: PLC0415
+        silence_raylet_lines,
+        without_core_lines,
+    )
 
     silence_raylet_lines()
+    settings = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
     try:
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        with without_core_lines():
+            ray.init(address=address, **settings)
     except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
         reason = str(error).partition("\n")[0]
         raise UnreachableError(

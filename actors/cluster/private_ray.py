@@ -1,16 +1,42 @@
 """Every private Ray call stands here; a test pins the Ray version that they were tried with."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
 TRIED_WITH = "2.60.0"
+_LEVEL = "RAY_BACKEND_LOG_LEVEL"
 
 
 def silence_raylet_lines() -> None:
     """Keep "(raylet) ..." lines off standard output; `log_to_driver=False` does not."""
     ray_worker._worker_logs_enabled = False  # noqa: SLF001
+
+
+@contextmanager
+def without_core_lines() -> Iterator[None]:
+    """A Ray that is initialised meanwhile writes no lines of its core to standard error.
+
+    They come about once a second when the head is gone, one for each call that is made again. That
+    it was asked not to is one more line, which goes nowhere.
+    """
+    before, level = os.dup(2), os.environ.get(_LEVEL)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.environ[_LEVEL] = "fatal"
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+        os.environ.pop(_LEVEL)
+        if level is not None:
+            os.environ[_LEVEL] = level
 
 
 def draining_nodes() -> dict[str, float | None]:

@@ -1,5 +1,6 @@
 """What a run has done so far, from its journals: the tally over all starts, the newest state."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from remesh.actors.history.journal_files import Journal
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.control.memory.carrying import carried_of
 from remesh.orchestrator.control.memory.state import State
+from remesh.orchestrator.control.words.carried import Carried
 from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.commands import Announce, Command, End
 
@@ -127,6 +130,19 @@ def _replayed(journals: Sequence[Journal], aside: Mapping[tuple[int, int], str])
         done.run(found)
     done.start = max((found.options.start for found in journals), default=0)
     return done
+
+
+def carried_by(journals: Sequence[Journal]) -> Carried:
+    """What the newest start hands on to the next. Of one whose events nobody can handle, nothing:
+    it would end each start after it.
+    """
+    if not journals:
+        return Carried()
+    try:
+        return carried_of(replayed(journals).state)
+    except Exception:
+        logging.getLogger(__name__).exception("a journal cannot be replayed")
+        return Carried()
 
 
 def _newest_snapshot(found: Journal) -> tuple[Journal, Snapshot] | None:

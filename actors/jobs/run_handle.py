@@ -7,12 +7,14 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from remesh.actors.jobs.finishing import Outcome
+from remesh.actors.jobs.out_of_reach import HeadWatch, WordsOfLife
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.user_errors import UnreachableError
 from remesh.orchestrator.user_text import count
 
 ANSWER_LIMIT_S = 30.0
 END_LIMIT_S = 120.0  # its metrics may outlast the run
+LOOK_S = 1.0
 
 
 class Run:
@@ -25,6 +27,7 @@ class Run:
 
         A run that `outlives` its driver is left alone when its controller does not answer.
         """
+        self._head = HeadWatch.of_this_cluster()
         self._controller = controller
         self._held = held
         self._outcome = outcome
@@ -60,6 +63,8 @@ class Run:
             self._held.pop_all()  # the next driver finds the run as it is
             return
         with self._held:
+            if self._head.is_gone:
+                return  # whatever Ray is asked now waits for a minute, and then ends the process
             with suppress(UnreachableError, KeyboardInterrupt):
                 self._ask("end", limit_s=END_LIMIT_S)
             ray.kill(self._controller)
@@ -69,7 +74,7 @@ class Run:
 
         call = getattr(self._controller, method).options(concurrency_group="driver")
         try:
-            return ray.get(call.remote(*args), timeout=limit_s)
+            return self._answer(call.remote(*args), limit_s)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
@@ -78,6 +83,31 @@ class Run:
                 f"the run's controller does not answer ({type(error).__name__}); "
                 f"the same command resumes at the last checkpoint"
             ) from None
+
+    def _answer(self, asked: Any, limit_s: float) -> Any:
+        """Waited for as long as the controller gives signs of life, which it does as it reads its
+        journal too, and the head of its cluster is there.
+        """
+        import ray  # noqa: PLC0415
+
+        signs = WordsOfLife(self._outcome.folder.path, limit_s)
+        while not ray.wait([asked], timeout=LOOK_S)[0]:
+            if self._head.look(answered=False):
+                self._lost = True
+                raise UnreachableError(
+                    "the head of the Ray cluster is gone, and the run's controller with it; "
+                    "the same command resumes at the last checkpoint"
+                )
+            if signs.have_ceased():
+                raise ray.exceptions.GetTimeoutError
+        answer = ray.get(asked)
+        if self._head.look(answered=True):
+            self._lost = True
+            raise UnreachableError(
+                "the head of the Ray cluster is gone; the same command resumes at the last "
+                "checkpoint"
+            )
+        return answer
 
 
 class FinishedRun:

@@ -9,6 +9,8 @@ from pathlib import Path
 from remesh.actors.cluster.connection import connect, disconnect, node_memory, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.history.brought_back import journal_brought_back
+from remesh.actors.history.newest_journal import read_newest
+from remesh.actors.history.replay import carried_by
 from remesh.actors.jobs.continuing import Continuation, check_nothing_changes, continuation_of
 from remesh.actors.jobs.finishing import Outcome, lost_words
 from remesh.actors.jobs.run_handle import FinishedRun, Run
@@ -215,4 +217,5 @@ def _control_options(
         last_generation=folder.last_generation(),
         amendments=goes_on.kept,
         origin=goes_on.origin,
+        carried=carried_by(read_newest(folder.path).starts),
     )

@@ -1,5 +1,7 @@
 """A controller that takes over begins at the newest snapshot, and stands where a replay leads."""
 
+from dataclasses import replace
+
 from control_values import records
 from counted import calls_made
 from tallied_drive import tallied, through_everything
@@ -9,12 +11,14 @@ from remesh.actors.history import replay
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.history.newest_journal import read_newest
-from remesh.actors.history.replay import SnapshotWriter, replayed
+from remesh.actors.history.replay import SnapshotWriter, carried_by, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.journal import Remembered, says
+from remesh.orchestrator.control.memory.carrying import carried_of
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.carried import Carried
 
 
 def written(path, incarnation, drive, *, snapshot_after=None):
@@ -127,3 +131,24 @@ def test_of_a_long_journal_no_event_before_the_snapshot_is_handled_again(tmp_pat
     counts = calls_made(lambda: there.append(replayed(journals)))
     assert counts[Controller.handle.__qualname__] == 0
     assert (there[0].state, there[0].tally) == (drive.state, drive.tally)
+
+
+def test_the_next_start_is_handed_what_the_newest_one_has_learned(tmp_path):
+    """control A16: a checkpoint that could not be read was the first choice of the next start."""
+    drive = tallied(5)
+    drive.state.checkpoints.blame("checkpoint step-20")
+    drive.state.budget.failures = 3
+    writer = written(tmp_path, 1, tallied(5))
+    writer.snapshot(encode(Snapshot(state=drive.state, tally=drive.tally)), drive.now_s)
+    found = carried_by(read_newest(tmp_path).starts)
+    assert found == carried_of(drive.state)
+    assert found.bad_sources == (("checkpoint step-20", 1),)
+    assert carried_by([]) == Carried()
+
+
+def test_a_journal_that_nobody_can_replay_ends_no_later_start(tmp_path):
+    """control A8."""
+    written(tmp_path, 1, through_everything())
+    [start] = read_history(tmp_path).starts
+    assert carried_by([start]) != Carried()
+    assert carried_by([replace(start, lines=("of another kind", *start.lines))]) == Carried()
