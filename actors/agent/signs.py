@@ -20,12 +20,16 @@ RAN_PART = 50  # one that ran or waited to run for one part in so many of a sile
 
 @dataclass(slots=True)
 class Signs:
-    """The newest beat of a process, when it came, and the progress of its trainer."""
+    """The newest beat of a process, when it came, and the progress of its trainer.
+
+    `active_ns` is how long it had run or waited to run at `active_s`, in the silence after it.
+    """
 
     progress: Progress
     beat_ns: int = 0
     beat_s: float = 0.0
-    active_ns: int = 0
+    active_ns: int | None = None
+    active_s: float = 0.0
     told: bool = False
 
 
@@ -57,27 +61,30 @@ class SignWatch:
         beat_ns = one.stamps[Field.BEAT_NS]
         if beat_ns != signs.beat_ns:
             signs.beat_ns, signs.beat_s, signs.told = beat_ns, now_s, False
-            signs.active_ns = active_ns(one.pid)
+            signs.active_ns = None
             return self._stuck(one, signs, running_s) if one.worker else []
-        silent_s = now_s - signs.beat_s
-        if signs.told or not self._is_frozen(one, signs, silent_s):
+        if signs.told or not self._is_frozen(one, signs, now_s):
             return []
         signs.told = True
+        silent_s = now_s - signs.beat_s
         if one.worker:
             return [WorkerFrozen(worker=one.worker, silent_s=silent_s)]
         one.kill()
         return []
 
-    def _is_frozen(self, one: Resident, signs: Signs, silent_s: float) -> bool:
+    def _is_frozen(self, one: Resident, signs: Signs, now_s: float) -> bool:
+        silent_s = now_s - signs.beat_s
         if silent_s <= self._timers.silent_s:
             return False
         process = one.process()
         if process is None or process.stopped:
             return process is not None
+        if signs.active_ns is None:
+            signs.active_ns, signs.active_s = active_ns(one.pid), now_s
         if silent_s <= BUSY_PATIENCES * self._timers.silent_s:
             return False
         ran_s = (active_ns(one.pid) - signs.active_ns) / 1e9
-        return ran_s < silent_s / RAN_PART
+        return ran_s < (now_s - signs.active_s) / RAN_PART
 
     def _stuck(self, one: Resident, signs: Signs, running_s: float) -> list[Event]:
         assert one.stamps is not None
@@ -96,7 +103,7 @@ class SignWatch:
             WorkerStuck(
                 worker=one.worker,
                 generation=standing.generation,
-                step=standing.step,
+                step=standing.step - 1,
                 operation=standing.operation,
                 phase=RankPhase(standing.phase).name.lower(),
                 silent_s=silent_s,

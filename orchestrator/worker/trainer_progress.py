@@ -55,10 +55,16 @@ class Progress:
         return stood_s
 
     def limit_s(self, phase: int) -> float:
+        """In doublings of the least one: ranks that wait for each other have nearly the same gaps,
+        and are to tell at nearly the same time.
+        """
         longest_s = self._longest_s.get(phase)
         if longest_s is None:
             return FIRST_PATIENCES * self._patience_s
-        return max(LEAST_PATIENCES * self._patience_s, LONGEST_GAPS * longest_s)
+        limit_s = LEAST_PATIENCES * self._patience_s
+        while limit_s < LONGEST_GAPS * longest_s:
+            limit_s *= 2
+        return limit_s
 
     def _note(self, phase: int, gap_s: float) -> None:
         self._longest_s[phase] = max(self._longest_s.get(phase, 0.0), gap_s)

@@ -141,7 +141,7 @@ class WorkerFrozen:
 class WorkerStuck:
     """A worker's process lives and beats, and its trainer has made no progress for `silent_s`.
 
-    It stands in `phase` at operation `operation` of step `step`. Told again if it
+    It stands in `phase` before operation `operation` of the step after `step`. Told again if it
     goes on and stands still once more.
     """
 
