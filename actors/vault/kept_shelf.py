@@ -22,6 +22,7 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.root_manifest import CheckpointRef
 
 _LOOK_EVERY_S = 0.01
+_LOOKS = 50  # at one whose line has ended
 
 
 class LeaseEars(Protocol):
@@ -63,8 +64,17 @@ class KeptShelf:
         return lease
 
     def hang_up(self, lease: int) -> None:
-        """Nobody talks for it any more; what had been copied whole is sealed before this ends."""
+        """Nobody talks for it any more; what had been copied whole is sealed before this ends.
+
+        Unless its mapper lives on: then that is looked at whenever slots are asked for. Of one that
+        dies the line may end a moment before its memory is gone.
+        """
         self.say(sw.HungUp(lease=lease))
+        for _ in range(_LOOKS):
+            if lease not in self._watched():
+                return
+            time.sleep(_LOOK_EVERY_S)
+            self._look(lease)
 
     def forget(self, lease: int) -> None:
         """Its ears hear nothing more."""
@@ -229,10 +239,12 @@ class KeptShelf:
         return number
 
     def _look_at_all(self) -> None:
-        with self._changed:
-            watched = self._machine.watched()
-        for lease in watched:
+        for lease in self._watched():
             self._look(lease)
+
+    def _watched(self) -> list[int]:
+        with self._changed:
+            return self._machine.watched()
 
     def _look(self, lease: int) -> None:
         """Say so if nobody has the slots of this lease mapped any more."""

@@ -20,6 +20,7 @@ from remesh.orchestrator.control.words.records import (
     PeerState,
 )
 from remesh.orchestrator.control.words.recovery import decide_restore, slot_label
+from remesh.orchestrator.job.amendments import Amendment
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
@@ -365,3 +366,16 @@ def test_why_there_are_no_snapshots_is_announced_once_a_generation():
     drive.train()
     assert drive.state.last_generation == 2
     assert len(pause(drive, "worker-1", "there is no room")) == 1
+
+
+def test_one_that_dies_after_it_drained_and_before_the_others_did_is_looked_for_in_vaults():
+    """The next mesh was to start from its part."""
+    drive = sharded()
+    lower = Amendment(step=11, key="train.lr", old=3e-3, new=1e-3)
+    drive.do(ev.Amended(changes=(lower,)))
+    drive.all(
+        ev.WorkerParked, workers=["worker-3"], at_step=10, drained=True, held_in=1, records=()
+    )
+    asked = of(cmd.AskVaults, drive.lose("worker-3"))
+    assert asked == [cmd.AskVaults(generation=1, nodes=("b", "head"))]
+    assert drive.state.fault is not None

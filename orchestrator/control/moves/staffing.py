@@ -157,7 +157,7 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     state = turn.state
     for worker in lost:
         state.deadlines.forget(worker.name)
-    needed = [worker for worker in lost if _is_needed(turn, worker.name)]
+    needed = [worker for worker in lost if _is_needed(turn, worker)]
     if needed:
         _note_loss(turn, needed, text, died_at_s)
     elif any(worker.state is WorkerState.STARTING for worker in lost):
@@ -175,12 +175,18 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
         form_or_grow(turn)
 
 
-def _is_needed(turn: Turn, worker: str) -> bool:
-    """Whether it may still train, or has parked and not left its part of the last checkpoint."""
+def _is_needed(turn: Turn, worker: Worker) -> bool:
+    """Whether it may still train, or has parked and not left its part of the last checkpoint.
+
+    Or has parked before the others, with a part that the next mesh was to start from.
+    """
     state = turn.state
     if not state.generations:
         return False
-    return worker in state.current.unparked or awaits_files(turn, worker)
+    current = state.current
+    draining = state.phase is Phase.DRAINING and not current.saving
+    kept = draining and worker.held is not None and worker.held[0] == current.generation
+    return kept or worker.name in current.unparked or awaits_files(turn, worker.name)
 
 
 def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
