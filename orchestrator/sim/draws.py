@@ -4,11 +4,25 @@ from dataclasses import replace
 from random import Random
 
 from remesh.orchestrator.plan.ladder import Ladder
-from remesh.orchestrator.sim.faults import draw_changes, draw_faults, draw_vault_faults
+from remesh.orchestrator.sim.mishaps.faults import (
+    draw_changes,
+    draw_cruel_faults,
+    draw_faults,
+    draw_vault_faults,
+)
 from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings
 from remesh.orchestrator.sim.simulation import RunOutcome, Simulation, SimulationError
 
 HALF = 0.5
+CRUEL = 0.6
+STOPS = frozenset({"stop", "stop twice", "stop now", "driver gone"})
+FAILURES = {  # by kind, with what the reason says then
+    "corrupt checkpoint": "no state is left",
+    "disk full": "is not saved",
+    "commit hangs": "has not answered",
+    "second start": "another start has claimed the run",
+    "bad disk": "Input/output error",
+}
 
 
 def simulate(seed: int) -> RunOutcome:
@@ -16,6 +30,16 @@ def simulate(seed: int) -> RunOutcome:
 
     Raises: SimulationError if an invariant broke, or if a run that could have finished did not.
     """
+    simulation = draw(seed)
+    outcome = simulation.run()
+    if not _as_expected(outcome):
+        text = f"seed {seed}: {outcome.status}: {outcome.reason}"
+        raise SimulationError(text, simulation.trace)
+    return outcome
+
+
+def draw(seed: int) -> Simulation:
+    """The run, not begun."""
     chance = Random(seed ^ 0x5EED)  # noqa: S311 - a simulation, not a secret
     settings = Settings(
         steps=chance.randint(5, 60),
@@ -39,12 +63,25 @@ def simulate(seed: int) -> RunOutcome:
         faults += draw_vault_faults(vaults, settings.steps, span_s)
     for kind, salt in (("ladder", 0x1ADD), ("amend", 0xA3E0)):
         faults += draw_changes(kind, Random(seed ^ salt), settings.steps, span_s)  # noqa: S311 - likewise
-    simulation = Simulation(seed, settings, faults)
-    outcome = simulation.run()
-    if not _as_expected(outcome):
-        text = f"seed {seed}: {outcome.status}: {outcome.reason}"
-        raise SimulationError(text, simulation.trace)
-    return outcome
+    cruel = Random(seed ^ 0xC2E1)  # noqa: S311 - likewise
+    if cruel.random() < CRUEL:
+        settings = _crueller(cruel, settings)
+        faults += draw_cruel_faults(cruel, settings.steps, span_s)
+    return Simulation(seed, settings, faults)
+
+
+def _crueller(chance: Random, settings: Settings) -> Settings:
+    """Words are lost, storage is slow, nodes stand in racks, and the run is started again."""
+    return replace(
+        settings,
+        lost=chance.choice([0.0, 0.05, 0.3]),
+        slow=chance.choice([1.0, 1.0, 1.0, 20.0, 100.0]),
+        domains=chance.choice([0, 0, 2, 3]),
+        min_nodes=chance.choice([1, 1, 1, 2]),
+        devices=chance.random() < HALF,
+        starts=chance.choice([1, 2, 3]),
+        limit_s=8000.0,
+    )
 
 
 def _draw_ladder(seed: int, slots: int) -> Ladder:
@@ -60,8 +97,16 @@ def _as_expected(outcome: RunOutcome) -> bool:
     Unless it was stopped, or all workers died at once and the only checkpoint was corrupt.
     """
     kinds = {fault.kind for fault in outcome.faults}
-    if outcome.status == "finished":
-        return True
-    if outcome.status == "stopped":
-        return "stop" in kinds
-    return "corrupt checkpoint" in kinds and outcome.reason.startswith("no state is left")
+    match outcome.status:
+        case "finished":
+            return True
+        case "stopped":
+            return bool(STOPS & kinds)
+        case "preempted":
+            return "head notice" in kinds
+        case "crashed":
+            return bool({"head dies", "head notice"} & kinds)
+        case _:
+            waits = outcome.reason.startswith("waiting for nodes")
+            found = FAILURES.items()
+            return waits or any(kind in kinds and sign in outcome.reason for kind, sign in found)

@@ -1,5 +1,6 @@
 """One simulated run from one seed: its starts, what befalls them, and what came of it all."""
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -11,13 +12,14 @@ from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.sim.checks.coverage import Coverage
-from remesh.orchestrator.sim.faults import PlannedFault
+from remesh.orchestrator.sim.checks.whole_run import WholeRun
+from remesh.orchestrator.sim.mishaps.faults import PlannedFault
+from remesh.orchestrator.sim.mishaps.strikes import strike
 from remesh.orchestrator.sim.next_start import next_options
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.world import Settings, World
 from remesh.orchestrator.sim.start import SimStart
-from remesh.orchestrator.sim.strikes import strike
 
 STARTUP_S = 3.0
 
@@ -60,6 +62,7 @@ class Simulation:
     agenda: Agenda = field(default_factory=Agenda)
     trace: list[str] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
+    whole: WholeRun = field(default_factory=WholeRun)
     struck: list[PlannedFault] = field(default_factory=list)
     starts: list[SimStart] = field(default_factory=list)
     done: bool = False
@@ -102,6 +105,7 @@ class Simulation:
             options=options,
             trace=self.trace,
             coverage=self.coverage,
+            whole=self.whole,
             voted=self._voted,
             claim=self._claim,
             over=self._over,
@@ -129,6 +133,7 @@ class Simulation:
         """Somebody starts the run although it goes on: the older start is cut off from it."""
         before = self.newest
         if len(self.starts) < self.settings.starts and not before.is_over:
+            before.invariants.whole = deepcopy(self.whole)  # it acts for itself from now on
             self._begin_again()
             self.agenda.after(self.chance.uniform(0.0, 20.0), before.leave)
 

@@ -9,12 +9,15 @@ from remesh.orchestrator.control.words.events import ControllerRestarted, Event,
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
 from remesh.orchestrator.sim.checks.coverage import Coverage
+from remesh.orchestrator.sim.checks.ends import Ends
+from remesh.orchestrator.sim.checks.health import Health
 from remesh.orchestrator.sim.checks.invariants import Invariants
-from remesh.orchestrator.sim.cluster import Cluster
+from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.journal_lines import JournalLines
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.sim.surroundings.cluster import Cluster
 
 TORN = 0.3
 CRASHED = "crashed"
@@ -24,13 +27,14 @@ CRASHED = "crashed"
 class SimStart:
     """`over` is told once nobody acts for this start any more: it ended, crashed or was replaced.
 
-    `trace` and `coverage` are the run's. `heard_s` is the moment of the newest event.
+    `trace`, `coverage` and `whole` are the run's. `heard_s` is the moment of the newest event.
     """
 
     world: World
     options: Options
     trace: list[str]
     coverage: Coverage
+    whole: WholeRun
     voted: Callable[[int], None]
     claim: Callable[[], None]
     over: Callable[["SimStart"], None]
@@ -40,13 +44,24 @@ class SimStart:
     is_over: bool = False
     controller: Controller = field(init=False)
     invariants: Invariants = field(init=False)
+    ends: Ends = field(init=False)
     cluster: Cluster = field(init=False)
 
     def __post_init__(self) -> None:
         self.controller = Controller(self.options)
-        self.invariants = Invariants(self.controller)
         self.world.vaults_known = lambda: self.controller.state.vaults.addresses
         self.cluster = self._cluster()
+        cluster = self.cluster
+        health = Health(
+            agenda=self.world.agenda,
+            network=cluster.network,
+            hosts=cluster.hosts,
+            processes=cluster.processes,
+            accused=cluster.ailing.accused,
+            trouble_s=cluster.ailing.trouble_s,
+        )
+        self.invariants = Invariants(self.controller, whole=self.whole, health=health)
+        self.ends = Ends(health, self.world.storage)
 
     @property
     def number(self) -> int:
@@ -108,10 +123,12 @@ class SimStart:
         commands = self.controller.handle(event, now_s)
         self.coverage.decided(self.controller.moves, commands)
         self._note(event, commands)
+        self.ends.note(event)
         self.invariants.after(event, commands)
         self._carry_out(commands)
         if self.has_ended:
             self.invariants.at_end()
+            self.ends.check(self.controller.state, now_s)
         if self.has_ended and not outages.away:
             self.leave()
         self._keep_deadline()

@@ -7,7 +7,7 @@ from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.sim.draws import _draw_ladder, simulate
-from remesh.orchestrator.sim.faults import PlannedFault
+from remesh.orchestrator.sim.mishaps.faults import PlannedFault
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import held_by_members, held_by_whole_groups, is_whole

@@ -13,7 +13,7 @@ from tallied_drive import dealt_s, flat
 from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.sim.faults import draw_faults
+from remesh.orchestrator.sim.mishaps.faults import draw_faults
 from remesh.orchestrator.sim.shells.world import Settings
 from remesh.orchestrator.sim.simulation import Simulation
 

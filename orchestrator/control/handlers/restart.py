@@ -75,6 +75,8 @@ def _restart_clocks(turn: Turn, down_s: float) -> None:
         starting = state.roster.num_starting > 0
         deadlines.gather_s = turn.now_s + timers.gather_s(starting=starting)
     found_s = turn.now_s + _adopt_s(turn)
+    if deadlines.judge_s is not None:
+        deadlines.judge_s = found_s + timers.judge_s
     deadlines.starting.put_off(down_s, found_s + timers.start_s())
     deadlines.ending.put_off(down_s, found_s + timers.end_s)
     state.checkpoints.put_off(down_s, found_s + timers.commit_s)

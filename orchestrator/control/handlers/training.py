@@ -152,9 +152,9 @@ def _finish_if_done(turn: Turn) -> None:
         reason = f"step {state.step} was the last; saving it"
         turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.save_s)
         state.current.saving = True
-    elif state.phase is Phase.DRAINING and not state.current.saving:
-        turn.wait(turn.timers.save_s)
+    elif state.phase is Phase.DRAINING:
         state.current.saving = True
+        go_on(turn)
 
 
 def _held(

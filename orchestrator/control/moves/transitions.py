@@ -117,7 +117,8 @@ def end_saved(turn: Turn, reason: str, *, user_error: bool = False) -> None:
 def give_up_save(turn: Turn, why: str, *, user_error: bool = False) -> None:
     """What is saved last is not: the run ends, or trains on as it is until storage is well again.
 
-    To try at once again was the alternative: a step, a drain and a wait for storage in turns.
+    To try at once again was the alternative: a step, a drain and a wait for storage in turns. Some
+    who held the state may be gone by now, so the vaults are asked before the next mesh.
     """
     state = turn.state
     text = f"the checkpoint at step {saving_of(turn)[1]} is not saved: {why}"
@@ -128,10 +129,7 @@ def give_up_save(turn: Turn, why: str, *, user_error: bool = False) -> None:
     else:
         state.checkpoints.stalled = True
         state.current.saving = False
-        if state.current.unparked:
-            fence(turn, text)
-        else:
-            form_or_wait(turn)
+        fence(turn, text)
 
 
 def over_budget(turn: Turn) -> bool:

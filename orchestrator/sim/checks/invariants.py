@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from remesh.orchestrator.accounts.ledger import Ledger, Span
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.memory.checkpoint_book import MAX_RESTORE_FAILURES
 from remesh.orchestrator.control.memory.membership import READY, NodeState, WorkerState
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words.events import (
@@ -16,14 +16,18 @@ from remesh.orchestrator.control.words.events import (
     NodeJoined,
     NodeLost,
     RestoreFailed,
+    StepsDone,
     VaultTold,
     WorkerLost,
     WorkerParked,
+    WorkerReady,
 )
 from remesh.orchestrator.control.words.phases import ENDED, Phase
-from remesh.orchestrator.control.words.records import CheckpointState, VaultSlot
-from remesh.orchestrator.control.words.recovery import slot_label, slots_of
+from remesh.orchestrator.control.words.records import CheckpointState, PeerState, Restore, VaultSlot
+from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
 from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.sim.checks.health import Health
+from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import (
     HeldAtSteps,
@@ -31,7 +35,6 @@ from remesh.orchestrator.sim.shells.parts import (
     held_by_whole_groups,
     is_whole,
 )
-from remesh.orchestrator.sim.shells.world import GLOBAL_BATCH, digest_of, rate_at
 from remesh.parallel.plan.cut import Held
 
 
@@ -47,15 +50,19 @@ class Invariants:
     ending: set[str] = field(default_factory=set)
     formed: dict[int, cmd.Form] = field(default_factory=dict)
     commits: set[tuple[int, int]] = field(default_factory=set)
-    ledger: Ledger = field(default_factory=Ledger)
+    whole: WholeRun = field(default_factory=WholeRun)
+    health: Health | None = None
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
-    committed: set[tuple[int, int]] = field(default_factory=set)
-    restore_failed: bool = False
+    committed: dict[tuple[int, int], str] = field(default_factory=dict)
+    failed: dict[str, set[int]] = field(default_factory=dict)
+    conflicts: set[str] = field(default_factory=set)
     told: dict[tuple[str, str], tuple[VaultSlot, ...]] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
+    stood_at: tuple[int, int] = (0, 0)
 
     def after(self, event: Event, commands: list[cmd.Command]) -> None:
-        self.ledger.note(event)
+        self.whole.ledger.note(event)
+        self._check_old_word(event)
         self._note(event)
         again = isinstance(event, ControllerRestarted)
         self.starting = {c.worker for c in commands if isinstance(c, cmd.StartWorker)}
@@ -65,6 +72,20 @@ class Invariants:
         self._check_state()
         ending = self.controller.state.roster.in_state(WorkerState.ENDING)
         self.ending = {worker.name for worker in ending}
+        self.stood_at = self._stands_at
+
+    @property
+    def _stands_at(self) -> tuple[int, int]:
+        """The newest step, and the newest that is proven."""
+        state = self.controller.state
+        return state.step, state.current.heard_step if state.generations else 0
+
+    def _check_old_word(self, event: Event) -> None:
+        """Steps of a generation that is over do not count."""
+        if isinstance(event, (StepsDone, WorkerParked)):
+            old = event.generation < max(self.formed, default=0)
+            if old and self._stands_at != self.stood_at:
+                raise InvariantError(f"{event} counts, of a generation that is over")
 
     def voted(self, generation: int) -> None:
         """A step of `generation` is done by all its members."""
@@ -77,26 +98,9 @@ class Invariants:
     def at_end(self) -> None:
         """Nothing lost, nothing repeated, up to the step that the run stands on."""
         state = self.controller.state
-        if state.phase is Phase.FINISHED:
-            last = self.controller.options.steps
-        elif state.phase is Phase.STOPPED:
-            last = state.checkpoints.newest_step or 0
-        else:
-            return
-        span = Span(first=0, last=last, global_batch=GLOBAL_BATCH)
-        samples = self.ledger.samples(state.lineage, span, digest_of)
-        if samples.lost or samples.repeated or samples.consumed != samples.expected:
-            raise InvariantError(f"samples do not add up: {samples}")
-        self._check_rates(span)
-
-    def _check_rates(self, span: Span) -> None:
-        """Each step that the run stands on was trained with what the run says that held for it."""
-        amendments = self.controller.amendments
-        trained = self.ledger.trained(self.controller.state.lineage, span)
-        for step, record in zip(span.steps, trained, strict=True):
-            rate = rate_at(amendments, step)
-            if record is not None and record.did.lr != rate:
-                raise InvariantError(f"step {step} trained at {record.did.lr}, not {rate}")
+        saved = state.checkpoints.newest_step or 0
+        last = self.controller.options.steps if state.phase is Phase.FINISHED else saved
+        self.whole.check_samples(last, self.controller.amendments)
 
     def _note(self, event: Event) -> None:
         match event:
@@ -106,21 +110,36 @@ class Invariants:
                 self.dead.add(event.node)
             case NodeJoined():
                 self.dead.discard(event.node)
+            case WorkerReady() if event.device is not None and self._has_device(event):
+                self.conflicts.add(event.worker)
+            case _:
+                self._note_state(event)
+
+    def _note_state(self, event: Event) -> None:
+        """Who holds what, and what could not be read."""
+        match event:
             case WorkerParked() if event.at_step is not None:
                 held = (event.held_in, event.at_step)
                 self.held[event.worker] = max(held, self.held.get(event.worker, held))
             case CheckpointCommitted():
-                self.committed.add((event.generation, event.step))
+                self.committed[event.generation, event.step] = event.name
             case VaultTold():
                 address = self.controller.state.vaults.addresses.get(event.node, "")
                 if event.generation == max(self.formed, default=0):
                     self.told[event.node, address] = event.slots
-            case RestoreFailed() if event.name.startswith("the slot of "):
+            case RestoreFailed() if event.name.startswith("the slot with "):
                 self.unreadable.add(event.name)
-            case RestoreFailed():
-                self.restore_failed = True
+            case RestoreFailed() if event.generation == max(self.formed, default=0):
+                label = source_label(self.formed[event.generation].restore)
+                self.failed.setdefault(label, set()).add(event.generation)
             case _:
                 pass
+
+    def _has_device(self, event: WorkerReady) -> bool:
+        """Whether another worker of that node has it."""
+        roster = self.controller.state.roster
+        there = roster.on(event.node) if event.node in roster.nodes else []
+        return any(one.device == event.device and one.name != event.worker for one in there)
 
     def _is_repeated(self, command: cmd.Command) -> bool:
         """A restarted controller asks again for what it may not have asked for."""
@@ -132,33 +151,48 @@ class Invariants:
 
     def _check_command(self, command: cmd.Command) -> None:
         match command:
-            case cmd.StartWorker() | cmd.EndWorker():
+            case cmd.StartWorker():
                 self._check_alive(command, [command.node])
+            case cmd.EndWorker():
+                self._check_deserved(command)
             case cmd.ReleaseNode():
-                self._check_alive(command, [command.node])
-                here = {worker.name for worker in self.controller.state.roster.on(command.node)}
-                if here - self.starting:
-                    raise InvariantError(f"{command} with workers there")
+                self._check_empty(command)
             case cmd.Fence() | cmd.Drain() | cmd.SaveHeld():
                 self._check_alive(command, command.workers)
+                self._forget_commit(command)
             case cmd.AskVaults():
                 self._check_alive(command, command.nodes)
                 self.told.clear()
             case cmd.Form():
                 self._check_alive(command, [member.worker for member in command.members])
-                before = max(self.formed, default=0)
-                if command.generation != before + 1:
-                    raise InvariantError(f"{command} does not follow {before}")
-                self._check_nothing_given_away(command)
-                self._check_slots(command)
-                self._check_bits(command)
-                self.formed[command.generation] = command
+                self._check_form(command)
             case cmd.Commit():
                 self._check_commit(command)
             case cmd.Announce() | cmd.End():
                 pass
             case _:
                 assert_never(command)
+
+    def _check_empty(self, command: cmd.ReleaseNode) -> None:
+        self._check_alive(command, [command.node])
+        here = {worker.name for worker in self.controller.state.roster.on(command.node)}
+        if here - self.starting:
+            raise InvariantError(f"{command} with workers there")
+
+    def _forget_commit(self, command: cmd.Fence | cmd.Drain | cmd.SaveHeld) -> None:
+        """What parked workers write are other files than those of a commit before."""
+        if isinstance(command, cmd.SaveHeld):
+            self.commits.discard((command.generation, command.step))
+
+    def _check_form(self, command: cmd.Form) -> None:
+        before = max(self.formed, default=self.controller.options.last_generation)
+        if command.generation != before + 1:
+            raise InvariantError(f"{command} does not follow {before}")
+        self._check_nothing_given_away(command)
+        self._check_slots(command)
+        self._check_bits(command)
+        self.formed[command.generation] = command
+        self.whole.form(command)
 
     def _check_commit(self, commit: cmd.Commit) -> None:
         if self._abandoned(commit.generation, commit.step):
@@ -172,14 +206,12 @@ class Invariants:
 
         Storage is read only if that is newer.
         """
-        if self.restore_failed:
-            return
         members = {member.worker for member in form.members}
-        steps = {
-            step for generation, step in self.committed if not self._abandoned(generation, step)
-        }
         in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
-        newest = max(steps | in_memory | self._whole(self._within_reach), default=0)
+        peers = in_memory | self._whole(self._within_reach)
+        if peers and self._is_avoided(PeerState(step=max(peers), source=None)):
+            in_memory, peers = set(), set()
+        newest = max(peers | self._saved_steps(), default=0)
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
         for life in self.controller.state.generations[-1:]:
@@ -187,6 +219,24 @@ class Invariants:
                 raise InvariantError(f"{form} loses {life.lost_steps} steps, but nothing failed")
         if isinstance(form.restore, CheckpointState) and newest in in_memory:
             raise InvariantError(f"{form} reads from storage what is in memory")
+
+    def _saved_steps(self) -> set[int]:
+        """Of the checkpoints that can be read, as far as anybody knows."""
+        own = [
+            CheckpointState(step=step, name=name)
+            for (generation, step), name in self.committed.items()
+            if not self._abandoned(generation, step)
+        ]
+        earlier = self.controller.options.checkpoints
+        known = own + [one for one in earlier if not self._gone_back_behind(one.step)]
+        return {one.step for one in known if not self._is_avoided(one)}
+
+    def _gone_back_behind(self, step: int) -> bool:
+        return any(form.from_step < step for form in self.formed.values())
+
+    def _is_avoided(self, restore: Restore) -> bool:
+        """Whether it has failed too often."""
+        return len(self.failed.get(source_label(restore), ())) >= MAX_RESTORE_FAILURES
 
     def _within_reach(self, old: cmd.Form, held: dict[str, int]) -> HeldAtSteps:
         """A mesh that is not on the ladder any more may have more units than any that is."""
@@ -249,6 +299,17 @@ class Invariants:
         """Whether a later generation started from before `step`, told by the Forms alone."""
         later = [form for number, form in self.formed.items() if number > generation]
         return any(form.from_step < step for form in later)
+
+    def _check_deserved(self, command: cmd.EndWorker) -> None:
+        """Nobody healthy is killed, unless its node is left."""
+        self._check_alive(command, [command.node])
+        roster = self.controller.state.roster
+        node = roster.nodes.get(command.node)
+        left = node is None or node.state is not NodeState.USED
+        if self.health is None or left or command.worker in self.ending | self.conflicts:
+            return
+        if not self.health.why_ill(command.worker):
+            raise InvariantError(f"{command} is healthy")
 
     def _check_alive(self, command: cmd.Command, names: list[str] | tuple[str, ...]) -> None:
         if not self.dead.isdisjoint(names):

@@ -138,7 +138,7 @@ class SimMesh:
 
     def died(self, process: SimProcess) -> None:
         """A death amid the vote lets it pass for some of the others and not for the rest."""
-        if self.voting and self.world.chance.random() < 0.4:  # noqa: PLR2004 - a share of deaths
+        if self.voting and not self.torn and self.world.chance.random() < 0.4:  # noqa: PLR2004 - a share of deaths
             self._pass([m for m in self.members if self.world.chance.random() < 0.5])  # noqa: PLR2004
         self.left(process)
 

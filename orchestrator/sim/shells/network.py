@@ -9,6 +9,8 @@ from random import Random
 
 from remesh.orchestrator.sim.shells.agenda import Agenda
 
+QUICK_S = 0.05
+
 
 @dataclass(slots=True)
 class Network:
@@ -16,6 +18,7 @@ class Network:
 
     `doubled` and `delayed` are the shares of messages that come twice, or late, `lost` that of
     those which are lost: the sender tries again after `again_s`, also if only the answer is lost.
+    `late_s` is the moment at which the last late message of a node comes.
     `broken` are the pairs of nodes (from, to) of which nothing gets to the second.
     """
 
@@ -27,6 +30,7 @@ class Network:
     again_s: float
     held: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
     broken: set[tuple[str, str]] = field(default_factory=set)
+    late_s: dict[str, float] = field(default_factory=dict)
 
     def send(self, node: str, deliver: Callable[[], None]) -> None:
         """Delivers between the controller and `node`, whichever sends."""
@@ -50,6 +54,8 @@ class Network:
 
     def join(self) -> None:
         """All nodes reach each other again."""
+        for pair in self.broken:
+            self.late_s.update(dict.fromkeys(pair, self.agenda.now_s))
         self.broken.clear()
 
     def joins(self, nodes: Collection[str]) -> bool:
@@ -66,8 +72,12 @@ class Network:
     def _send_once(self, node: str, deliver: Callable[[], None], after_s: float) -> None:
         if node in self.held:
             self.held[node].append(deliver)
-        else:
-            self.agenda.after(after_s + self._delay_s(), deliver)
+            return
+        delay_s = after_s + self._delay_s()
+        if delay_s > QUICK_S:
+            at_s = self.agenda.now_s + delay_s
+            self.late_s[node] = max(at_s, self.late_s.get(node, 0.0))
+        self.agenda.after(delay_s, deliver)
 
     def _delay_s(self) -> float:
         if self.chance.random() < self.delayed:

@@ -342,13 +342,18 @@ class SimProcess:
 
     def _written(self) -> None:
         duty = self.writes.pop(0)
-        self.world.written.add((duty.generation, duty.step, self.name))
-        word = heard.FileWritten(
-            generation=duty.generation,
-            step=duty.step,
-            files=(ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),),
-            all_held=isinstance(duty, do.WriteHeld),
+        all_held = isinstance(duty, do.WriteHeld)
+        word: Heard = heard.FileLost(
+            generation=duty.generation, step=duty.step, error="disk is full", all_held=all_held
         )
+        if not self.world.storage.is_full:
+            self.world.written.add((duty.generation, duty.step, self.name))
+            word = heard.FileWritten(
+                generation=duty.generation,
+                step=duty.step,
+                files=(ShardFile(name=f"{self.name}.safetensors", size_bytes=1, digest="0"),),
+                all_held=all_held,
+            )
         self.hear(word)
         if self.writes:
             self._write_next()

@@ -1,6 +1,6 @@
 """A simulated node: what has become of it, and what is wrong with it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 HEAD = "node-0"
 
@@ -12,6 +12,7 @@ class Host:
 
     `address` is that of the node whose place it has taken, if it has. On a host with a `bad_disk`
     every trainer errs. `deals_twice`: the next worker is given a device that another one has.
+    `devices` are those of its processes; to start one takes `start_times` as long as elsewhere.
     """
 
     name: str
@@ -24,6 +25,8 @@ class Host:
     draining: bool = False
     bad_disk: bool = False
     deals_twice: bool = False
+    devices: dict[str, int] = field(default_factory=dict)
+    start_times: float = 1.0
 
     @property
     def is_heard(self) -> bool:

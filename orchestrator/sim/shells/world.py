@@ -56,8 +56,9 @@ class Settings:
 
     `ladder` is which meshes it may have, and how they cut the state. `slow` times as long as on a
     quick one everything takes on storage. Nodes are dealt to so many failure `domains`, to none if
-    it is 0. `lost` is the share of messages that have to be sent again. The run is started up to
-    `starts` times; no start may take longer than `limit_s`. A vault has `room` for so many slots.
+    it is 0. With `devices` each process is given one. `lost` is the share of messages that have to
+    be sent again. The run is started up to `starts` times; none may take longer than `limit_s`. A
+    vault has `room` for so many slots.
     """
 
     steps: int
@@ -76,6 +77,7 @@ class Settings:
     slow: float = 1.0
     domains: int = 0
     min_nodes: int = 1
+    devices: bool = False
     room: int = 10**6
     starts: int = 1
     limit_s: float = 300.0

@@ -6,10 +6,10 @@ from functools import partial
 
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, CommitFailed, Event
-from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.world import Saved, World, value_after
+from remesh.orchestrator.sim.surroundings.outages import Outages
 
 COMMIT_FAILS = 0.05
 LAST_WORDS = 0.5

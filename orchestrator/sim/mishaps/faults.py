@@ -23,6 +23,31 @@ WEIGHTS = {
     "stop": 1,
 }
 VAULT_WEIGHTS = {"kill vault": 3, "kill worker and vault": 2, "rot": 1, "kill node": 2, "kill": 2}
+CRUEL_WEIGHTS = {
+    "storage stands still": 3,
+    "disk full": 1,
+    "commit hangs": 1,
+    "standstill": 3,
+    "agent stalls": 3,
+    "false word": 2,
+    "partition": 2,
+    "bad link": 1,
+    "hang": 3,
+    "unkillable": 2,
+    "bad disk": 1,
+    "device twice": 1,
+    "slow host": 1,
+    "head dies": 1,
+    "head notice": 2,
+    "stop": 2,
+    "stop twice": 2,
+    "stop now": 1,
+    "driver gone": 1,
+    "second start": 1,
+    "kill": 2,
+    "kill controller": 2,
+}
+AWAITED: dict[str, str] = {}
 SHORTLY_AFTER = 0.5
 WITH_A_STEP = 0.2
 CHANGES = 1 / 3
@@ -52,6 +77,12 @@ def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Planned
     """Up to three more for a run with vaults."""
     weighted = _weighted(VAULT_WEIGHTS)
     return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(0, 3)))
+
+
+def draw_cruel_faults(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
+    """Up to four of the crueller kinds."""
+    weighted = _weighted({k: w for k, w in CRUEL_WEIGHTS.items() if k not in AWAITED})
+    return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(1, 4)))
 
 
 def draw_changes(kind: str, chance: Random, steps: int, span_s: float) -> list[PlannedFault]:

@@ -10,11 +10,11 @@ from remesh.orchestrator.control.words.events import (
     StopRequested,
 )
 from remesh.orchestrator.job.amendments import Amendment
-from remesh.orchestrator.sim.cluster import Cluster
-from remesh.orchestrator.sim.faults import PlannedFault
-from remesh.orchestrator.sim.shells.process import SimProcess
-from remesh.orchestrator.sim.shells.sim_host import HEAD, Host
-from remesh.orchestrator.sim.shells.world import OTHER_LADDERS, RATE, World
+from remesh.orchestrator.sim.mishaps.cruelties import CRUELTIES
+from remesh.orchestrator.sim.mishaps.faults import PlannedFault
+from remesh.orchestrator.sim.mishaps.victims import living, often, other_hosts
+from remesh.orchestrator.sim.shells.world import OTHER_LADDERS, RATE
+from remesh.orchestrator.sim.surroundings.cluster import Cluster
 
 
 def strike(fault: PlannedFault, cluster: Cluster) -> None:
@@ -22,12 +22,12 @@ def strike(fault: PlannedFault, cluster: Cluster) -> None:
 
 
 def _kill_node(cluster: Cluster) -> None:
-    for host in _other_hosts(cluster)[:1]:
+    for host in other_hosts(cluster)[:1]:
         cluster.kill_host(host)
 
 
 def _drain(cluster: Cluster, for_s: float) -> None:
-    for host in _other_hosts(cluster)[:1]:
+    for host in other_hosts(cluster)[:1]:
         cluster.drain(host, for_s)
 
 
@@ -51,7 +51,7 @@ def _change_ladder(cluster: Cluster) -> None:
 
 def _flap(cluster: Cluster) -> None:
     """A node dies and is soon back, under another name."""
-    for host in _other_hosts(cluster)[:1]:
+    for host in other_hosts(cluster)[:1]:
         cluster.kill_host(host)
         delay_s = cluster.world.between(0.5, 4.0)
         cluster.world.agenda.after(delay_s, partial(cluster.join, host.address))
@@ -60,27 +60,27 @@ def _flap(cluster: Cluster) -> None:
 def _kill_controller(cluster: Cluster) -> None:
     """Mostly Ray starts it again at once, sometimes only after all leases have lapsed."""
     world = cluster.world
-    cluster.outages.strike(world.between(0.3, 4.0) if _often(world) else world.timers.lease_s + 5)
+    cluster.outages.strike(world.between(0.3, 4.0) if often(world) else world.timers.lease_s + 5)
 
 
 def _cut_off(cluster: Cluster) -> None:
     """Mostly for a while, sometimes for longer than the leases last."""
-    for host in _other_hosts(cluster)[:1]:
+    for host in other_hosts(cluster)[:1]:
         world = cluster.world
-        cluster.watches.cut(host, world.between(0.1, 4.0) if _often(world) else 60.0)
+        cluster.watches.cut(host, world.between(0.1, 4.0) if often(world) else 60.0)
 
 
 def _freeze(cluster: Cluster) -> None:
     """Mostly for a while, sometimes for good."""
-    for process in _living(cluster)[:1]:
+    for process in living(cluster)[:1]:
         world = cluster.world
-        cluster.freeze(process, world.between(0.5, 5.0) if _often(world) else 1e6)
+        cluster.ailing.freeze(process, world.between(0.5, 5.0) if often(world) else 1e6)
 
 
 def _blink(cluster: Cluster) -> None:
     """Too short for anybody to notice."""
-    for process in _living(cluster)[:1]:
-        cluster.freeze(process, cluster.world.between(0.0, 0.4))
+    for process in living(cluster)[:1]:
+        cluster.ailing.freeze(process, cluster.world.between(0.0, 0.4))
 
 
 def _corrupt_checkpoint(cluster: Cluster) -> None:
@@ -106,7 +106,7 @@ def _kill_vault(cluster: Cluster) -> None:
 
 
 def _kill_with_vault(cluster: Cluster) -> None:
-    for process in _living(cluster)[:1]:
+    for process in living(cluster)[:1]:
         cluster.kill(process)
         cluster.kill_vault(cluster.hosts[process.node])
 
@@ -124,33 +124,13 @@ def _stop(cluster: Cluster) -> None:
     cluster.tell(StopRequested(reason="stopped by the user"))
 
 
-def _often(world: World) -> bool:
-    return world.chance.random() < 0.7  # noqa: PLR2004 - a share of faults
-
-
 def _kill_some(cluster: Cluster, count: int) -> None:
-    for process in _living(cluster)[:count]:
+    for process in living(cluster)[:count]:
         cluster.kill(process)
 
 
-def _living(cluster: Cluster) -> list[SimProcess]:
-    """Living processes of heard nodes in random order."""
-    living = [
-        process
-        for process in cluster.processes.values()
-        if process.alive and not process.frozen and cluster.hosts[process.node].is_heard
-    ]
-    cluster.world.chance.shuffle(living)
-    return living
-
-
-def _other_hosts(cluster: Cluster) -> list[Host]:
-    hosts = [h for h in cluster.hosts.values() if h.is_heard and h.name != HEAD]
-    cluster.world.chance.shuffle(hosts)
-    return hosts
-
-
 STRIKES: Mapping[str, Callable[[Cluster], None]] = {
+    **CRUELTIES,
     "kill": lambda cluster: _kill_some(cluster, 1),
     "kill twice": lambda cluster: _kill_some(cluster, 2),
     "kill all": lambda cluster: _kill_some(cluster, len(cluster.processes)),

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from remesh.orchestrator.control.words.events import Event, NodeLost, NodeSilent
-from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.sim_host import Host
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.sim.surroundings.outages import Outages
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +53,7 @@ class Watches:
 
     def _silence(self, host: Host, for_s: float) -> None:
         self.network.cut(host.name)
+        self.network.late_s[host.name] = self.world.agenda.now_s + for_s
         self.watch(host)
         lease_s = self.world.timers.lease_s
         if for_s > lease_s:

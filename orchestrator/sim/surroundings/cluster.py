@@ -13,20 +13,20 @@ from remesh.orchestrator.control.words.events import (
     VaultLost,
     VaultTold,
     VaultUp,
-    WorkerFrozen,
     WorkerLost,
     WorkerReady,
 )
 from remesh.orchestrator.control.words.records import VaultSlot
-from remesh.orchestrator.sim.committing import Committing
-from remesh.orchestrator.sim.outages import Outages
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.process import SimProcess
 from remesh.orchestrator.sim.shells.sim_host import HEAD, Host
 from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import World
-from remesh.orchestrator.sim.watches import Watches
+from remesh.orchestrator.sim.surroundings.ailing import Ailing
+from remesh.orchestrator.sim.surroundings.committing import Committing
+from remesh.orchestrator.sim.surroundings.outages import Outages
+from remesh.orchestrator.sim.surroundings.watches import Watches
 
 START_FAILS = 0.03
 LAST_WORDS = 0.5
@@ -60,6 +60,7 @@ class Cluster:
     outages: Outages = field(init=False)
     watches: Watches = field(init=False)
     committing: Committing = field(init=False)
+    ailing: Ailing = field(init=False)
 
     def __post_init__(self) -> None:
         self.world.joined = self._reachable
@@ -86,6 +87,16 @@ class Cluster:
             end_all=self.end_all,
             resume=self._resume,
             offer=self.offer,
+        )
+
+        self.ailing = Ailing(
+            world=self.world,
+            hosts=self.hosts,
+            processes=self.processes,
+            meshes=self.meshes,
+            post=self.post,
+            kill=self.kill,
+            thaw=self._thaw,
         )
 
     def join(self, address: str | None = None) -> None:
@@ -184,11 +195,11 @@ class Cluster:
         self.tell(NodeDraining(node=host.name, cause="Ray drains it", deadline_s=now_s + for_s))
         self.world.agenda.after(for_s, lambda: self._gone(host))
 
-    def freeze(self, process: SimProcess, for_s: float) -> None:
-        process.frozen = True
-        self.world.agenda.after(for_s, lambda: self._thaw(process))
-        silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
-        self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
+    def notify_head(self, for_s: float) -> None:
+        """The head node is to leave, and everything with it by then."""
+        now_s = self.world.agenda.now_s
+        self.tell(NodeDraining(node=HEAD, cause="spot notice", deadline_s=now_s + for_s))
+        self.world.agenda.after(for_s, self.crash)
 
     def offer(self, host: Host) -> None:
         event = NodeJoined(
@@ -243,6 +254,12 @@ class Cluster:
     def _on(self, host: Host) -> list[SimProcess]:
         return [process for process in self.processes.values() if process.node == host.name]
 
+    def heal_links(self) -> None:
+        """All nodes reach each other again: what waited for that goes on."""
+        self.network.join()
+        for mesh in self.meshes.values():
+            mesh.resume()
+
     def _resume(self, host: Host) -> None:
         """The meshes of the processes there go on."""
         for process in self._on(host):
@@ -255,10 +272,6 @@ class Cluster:
             process.thaw()
             if mesh is not None:
                 mesh.resume()
-
-    def _say_frozen(self, process: SimProcess, silent_s: float) -> None:
-        if process.alive and process.frozen:
-            self.post(process.node, WorkerFrozen(worker=process.name, silent_s=silent_s))
 
     def _to_node(self, node: str, action: Callable[[], None]) -> None:
         self.network.send(node, lambda: action() if self.hosts[node].alive else None)
@@ -295,16 +308,35 @@ class Cluster:
         self._start_vault(self.hosts[command.node])
         process = SimProcess(world=self.world, name=command.worker, node=command.node)
         self.processes[process.name] = process
-        start_s = self.world.between(1.0, 3.0)
+        host = self.hosts[process.node]
+        start_s = self.world.between(1.0, 3.0) * host.start_times
         if self.world.chance.random() < START_FAILS:
             process.soon(start_s / 2, lambda: self.kill(process, "could not import torch"))
-        ready = WorkerReady(worker=process.name, node=process.node, pid=len(self.processes))
+        ready = WorkerReady(
+            worker=process.name,
+            node=process.node,
+            pid=len(self.processes),
+            device=self._device(host, process.name),
+        )
         process.soon(start_s, lambda: self.post(process.node, ready))
+
+    def _device(self, host: Host, name: str) -> int | None:
+        """Which device of the node the next process gets, if there are any: one that is free."""
+        if not self.world.settings.devices:
+            return None
+        given = {
+            name: device for name, device in host.devices.items() if self.processes[name].alive
+        }
+        others = sorted(given.values())
+        free = (number for number in range(len(others) + 1) if number not in others)
+        twice, host.deals_twice = host.deals_twice and bool(others), False
+        host.devices[name] = others[0] if twice else next(free)
+        return host.devices[name]
 
     def _end(self, command: cmd.EndWorker) -> None:
         process = self.processes.get(command.worker)
         if process is not None:
-            self.kill(process, f"ended: {command.reason}")
+            self.ailing.end(process, command.reason)
 
     def _form(self, form: cmd.Form) -> None:
         mesh = SimMesh(
@@ -318,6 +350,7 @@ class Cluster:
         mesh.move(self.world.vaults_known())
         for member in form.members:
             self._to_worker(member.worker, form, mesh)
+        self.ailing.err(form)
 
     def _reachable(self, nodes: Collection[str]) -> bool:
         """Whether these nodes reach each other: all of them cut off would be apart as well."""
