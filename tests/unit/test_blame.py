@@ -5,7 +5,7 @@ to blame for them (control A15).
 from itertools import pairwise
 
 import pytest
-from control_drive import Drive, of
+from control_drive import Drive, of, running
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,6 +137,23 @@ def test_who_alone_does_not_come_is_suspected():
         drive.tick()
         drive.park(None, held_in=0)
     assert drive.state.roster.nodes["b"].state == "leaving"
+
+
+def test_what_only_the_suspect_holds_is_given_up():
+    """A mesh that takes its state from there would break as well."""
+    drive = running(10, nodes=FOUR[:3], max_dp=3, zero_stage=3)
+    drive.save(10)
+    drive.commit(10)
+    drive.steps(14)
+    held_in = 1
+    for _ in range(3):
+        drive.all(ev.GroupBroken, error="timed out", waited_for=(1,), workers=drive.members[:1])
+        drive.park(14, held_in=held_in, generation=drive.state.last_generation)
+        if drive.state.phase == "waiting":
+            drive.tick()
+    assert in_mesh(drive) == ["c", "head"]
+    assert drive.state.current.from_step == 10
+    assert drive.train(11).state.phase == "running"
 
 
 def test_the_run_does_without_nobody_if_the_others_are_too_few():

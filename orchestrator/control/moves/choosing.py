@@ -64,9 +64,13 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
 
 
 def last_holders(turn: Turn) -> list[Worker]:
-    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it."""
+    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it.
+
+    None of those on trial: a mesh with them breaks, whatever they hold.
+    """
     state = turn.state
-    leaving = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
+    found = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
+    leaving = [worker for worker in found if worker.node not in state.suspicions.on_trial]
     if not leaving:
         return []
     held = states_held(state, leaving)
