@@ -65,9 +65,9 @@ class Agent:
         finally:
             self._leave()
 
-    def take(self, orders: NodeOrders) -> None:
-        """Returns at once. Those of a controller before the newest are dropped."""
-        self._loop.take(orders)
+    def take(self, orders: NodeOrders) -> int:
+        """Returns at once, with the newest controller: the orders of one before it are dropped."""
+        return self._loop.take(orders)
 
     def outlive(self) -> None:
         self._life.outlive()

@@ -99,9 +99,11 @@ class NodeLoop:
         self._news_s = 0.0
         self._num_nodes = 1
 
-    def take(self, orders: NodeOrders) -> None:
+    def take(self, orders: NodeOrders) -> int:
+        """The newest controller that orders were heard of: older ones are not obeyed."""
         self._orders.put(orders)
         self._wake()
+        return max(orders.incarnation, self._outbox.incarnation)
 
     def end(self) -> None:
         self._ended = True

@@ -9,32 +9,30 @@ through here.
 import logging
 import os
 import shutil
-import threading
 import time
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import assert_never
+from typing import NoReturn
 
 import ray
 
 from remesh.actors.agent.words import NodeAnswer, NodeWord
 from remesh.actors.controller.careful import CarefulMachine
 from remesh.actors.controller.carrying_out import CarryingOut
-from remesh.actors.controller.commits import Commits, LossesByStep, ToldFingerprint, overtaken
-from remesh.actors.controller.driver_lease import GONE, DriverLease
+from remesh.actors.controller.commits import Commits, ToldFingerprint, overtaken
+from remesh.actors.controller.driver_lease import DRIVER_GONE, DriverLease
+from remesh.actors.controller.event_loop import EventLoop, LoopParts
 from remesh.actors.controller.front_door import FrontDoor
 from remesh.actors.controller.inbox import Inbox
+from remesh.actors.controller.listening import GONE, Listening, answer_to, last_of
 from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin
 from remesh.actors.history.replay import SnapshotWriter
-from remesh.actors.links.heard_words import HeardWords, without_known
-from remesh.actors.links.holders import remove_left, said_of
+from remesh.actors.links.holders import LateStarts
 from remesh.actors.links.links import AgentHearer, Links
 from remesh.actors.links.pulse import Pulse
 from remesh.actors.links.ray_agents import RayAgents
-from remesh.actors.links.watch import Hearers, Watch, Word
+from remesh.actors.links.watch import Hearers, Watch
 from remesh.actors.node.log_carrier import LogCarrier
 from remesh.actors.node.offers import Offers
 from remesh.actors.node.own_log import divert, log_folder_of
@@ -49,26 +47,11 @@ from remesh.actors.serving.status_server import StatusServer
 from remesh.actors.worker.ordered_kills import died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
-from remesh.orchestrator.control.words.commands import (
-    Announce,
-    AskVaults,
-    Command,
-    Commit,
-    Drain,
-    End,
-    EndWorker,
-    Fence,
-    Form,
-    ReleaseNode,
-    SaveHeld,
-    StartWorker,
-)
 from remesh.orchestrator.control.words.events import (
     CommitFailed,
     Event,
     StoodStill,
     StopRequested,
-    Tick,
 )
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.amendments import with_changes
@@ -77,9 +60,8 @@ from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.threads import heard_thread
 
 CONTROLLER = "controller"  # its log
-IDLE_S = 1.0
+
 END_LIMIT_S = 5.0
-LAST_CARRY_S = 10.0
 
 
 class ControllerActor:
@@ -94,7 +76,6 @@ class ControllerActor:
         self._folder = RunFolder(Path(spec.folder), spec.job.checkpoint.url)
         self._lease = DriverLease(self._timers.lease_s, spec.driver_lease_s)
         self._refused: RunStatus | None = None
-        self._has_begun = threading.Event()
         self._spec = spec
         self._ended = False
         self._beats = heard_thread(self._beat, name="beat")
@@ -118,8 +99,6 @@ class ControllerActor:
         self._machine = self._begun.machine
         self._journal = self._begun.journal
         self._inbox = Inbox(self._journal, self._now_s)
-        self._careful = CarefulMachine(self._machine, self._journal, self._folder.path)
-        self._heard = HeardWords(self._take)
         self._view = RunView(self._machine, spec, self._journal, self._begun.tally)
         self._metrics = RunMetrics(self._machine, spec.job.name, self._begun.tally, self._view.lock)
         self._watch = Watch(
@@ -127,26 +106,39 @@ class ControllerActor:
             Offers(spec.job.train.device, self._announce),
             Hearers(post=self._inbox.put, announce=self._announce, died_at_s=self._died_at_s),
         )
-        told = AgentHearer(begins=self._watch.begins, over=self._watch.over)
+        told = AgentHearer(begins=self._watch.begins, over=self._watch.over, newer=self._give_way)
         self._links = Links(RayAgents(spec), spec.incarnation, told)
         host = ray.util.get_node_ip_address()
-        self._orders = CarryingOut(spec, self._machine, self._links, self._watch, host=host)
+        orders = CarryingOut(spec, self._machine, self._links, self._watch, host=host)
+        self._listening = Listening(
+            spec.incarnation, self._machine, self._inbox, self._watch, self._links, self._give_way
+        )
         excused = (self._watch.excuse, self._lease.excuse, self._stood_still)
         self._pulse = Pulse(self._timers.silent_s, excused)
-        self._commits = Commits(
+        commits = Commits(
             self._folder,
             told=self._inbox.put,
             stands=self._stands_on,
             sync=self._begun.prove,
             newest=self._begun.newest_saved,
         )
-        self._losses = LossesByStep()
         began_with = with_changes(options.amendments, spec.changes, options.first_step)
-        self._fingerprint = ToldFingerprint(self._folder, spec.fingerprint, began_with)
         done = Snapshot(state=self._machine.state, tally=self._begun.tally)
-        self._snapshots = SnapshotWriter(done, self._inbox, self._journal)
-        self._ended = view_of(self._machine).ended
-        self._superseded = False
+        self._loop = EventLoop(
+            self._begun,
+            LoopParts(
+                inbox=self._inbox,
+                careful=CarefulMachine(self._machine, self._journal, self._folder.path),
+                view=self._view,
+                metrics=self._metrics,
+                orders=orders,
+                commits=commits,
+                fingerprint=ToldFingerprint(self._folder, spec.fingerprint, began_with),
+                snapshots=SnapshotWriter(done, self._inbox, self._journal),
+                pulse=self._pulse,
+                now_s=self._now_s,
+            ),
+        )
         self._claims = ClaimWatch(
             self._folder.claims,
             (spec.incarnation, spec.run),
@@ -172,17 +164,13 @@ class ControllerActor:
                 if self._begun.segments:
                     self._begun.segments.start()
                 self._claims.start()
-                while not self._ended:
-                    self._handle(*self._next())
-                    self._snapshots.after_an_event()
+                self._loop.run()
                 self.end()
         except Exception as error:
             logging.getLogger(__name__).exception("the controller has failed")
             self._view.fail(error)
             raise
         finally:
-            if self._superseded:
-                os._exit(1)  # all that there is is another's
             self._end_actors()
             if view_of(self._machine).phase == "finished":
                 old_runs.discard(self._folder.places)
@@ -205,52 +193,23 @@ class ControllerActor:
         self._links.begin()
         for event in self._begun.events:
             self._inbox.put(event)
-        self._has_begun.set()
+        self._listening.begin()
         self._watch.start(self._pulse.look)
-        heard_thread(self._look_for_holders, name="holders").start()
+        late = LateStarts(self._watch, self._spec.run, self._announce, self._timers.form_s)
+        heard_thread(late.look_again, name="holders").start()
 
     def hear(self, word: NodeWord) -> NodeAnswer:
         """What an agent says, in the journal when it is answered; its beat in any case."""
-        if self._refused is None:
-            self._has_begun.wait()  # who is there is known only then
         if self._refused is not None:
-            told = Word(num_nodes=1, leased=False, clear=True)
-        elif word.incarnation > self._spec.incarnation:
-            self._give_way(word.incarnation)
-            told = Word(num_nodes=1, leased=False)
-        else:
-            told = self._judged(word)
-        heard = word.first + len(word.events) - 1
-        if not told.clear and self._refused is None and not self._superseded:
-            heard = self._heard.take(word)
-        return NodeAnswer(
-            incarnation=self._spec.incarnation,
-            heard=heard,
-            num_nodes=told.num_nodes,
-            leased=told.leased,
-            clear=told.clear,
-        )
+            return answer_to(GONE, self._spec.incarnation, last_of(word))
+        return self._listening.hear(word)
 
-    def _judged(self, word: NodeWord) -> Word:
-        """What is said from a node that the run does without counts for nothing."""
-        if self._heard.is_of_older(word):
-            return Word(num_nodes=1, leased=False, clear=True)
-        told = self._watch.beat(word)
-        if told.leased and word.node not in self._machine.state.roster.nodes:
-            self._watch.lose(word.node, "the run does without it")
-            told = replace(told, leased=False, clear=True)
-        if told.clear and word.empty:
-            self._links.release(word.node)
-        return told
-
-    def _take(self, events: Iterable[Event]) -> None:
-        state = self._machine.state
-        self._inbox.put_all(without_known(event, state) for event in events)
-
-    def _give_way(self, incarnation: int) -> None:
-        """Another controller has the run: touch nothing any more."""
-        logging.getLogger(__name__).warning("controller %d has the run now", incarnation)
-        self._superseded = self._ended = True
+    def _give_way(self, incarnation: int) -> NoReturn:
+        """Another controller has the run, and all that there is is its own: this one, which stood
+        still for long, may not even say goodbye.
+        """
+        logging.getLogger(__name__).error("controller %d has the run: this one ends", incarnation)
+        os._exit(1)
 
     def _is_overtaken(self, claim: int) -> None:
         """Another start has the run: what there is of this one is of no use any more."""
@@ -276,75 +235,18 @@ class ControllerActor:
 
     def end(self) -> None:
         """End every actor of the run now, finished or not. Back when its end has been scraped."""
-        if self._refused is None and not self._superseded:
+        if self._refused is None:
             self._end_actors()
             self._metrics.outlast()
 
     def _end_actors(self) -> None:
         self._ended = True
+        self._loop.end()
         self._claims.end()
         self._watch.end()
         self._links.end(END_LIMIT_S)
         self._log.finish(self._timers.end_s)
         shutil.rmtree(log_folder_of(self._spec.run, CONTROLLER), ignore_errors=True)
-
-    def _next(self) -> tuple[Event, float]:
-        """The next event and its moment; a Tick when the machine's deadline comes first."""
-        while True:
-            deadline_s = self._machine.next_deadline_s()
-            wait_s = IDLE_S if deadline_s is None else deadline_s - self._now_s()
-            found = self._inbox.get(0.0)
-            self._orders.settle(idle=found is None)
-            found = found or self._inbox.get(min(max(wait_s, 0.0), IDLE_S))
-            if found is not None:
-                return found
-            late = deadline_s is not None and deadline_s <= self._now_s()
-            if late and not self._pulse.look():  # who stood still itself was not waited for
-                self._inbox.put(Tick())
-
-    def _handle(self, event: Event, now_s: float) -> None:
-        was_up = self._orders.was_up(event)
-        with self._view.lock:
-            commands = self._careful.handle(event, now_s, self._inbox.line)
-            if commands is None:
-                return
-            self._metrics.note(event, now_s)
-            self._losses.note(event)
-        for command in commands:
-            self._carry_out(command, now_s)
-        self._orders.end_turn(event, was_up=was_up)
-
-    def _carry_out(self, command: Command, now_s: float) -> None:
-        match command:
-            case Commit():
-                loss = self._losses.at(command.step)
-                spec = replace(self._spec, fingerprint=self._fingerprint.told)
-                self._commits.ask(spec, command, loss)
-            case Announce(text=text):
-                self._journal.announcement(text, now_s)
-            case End():
-                if awaited_s := self._metrics.awaited_s():
-                    text = f"Prometheus is given {awaited_s:.0f} s to read how the run ended"
-                    self._journal.announcement(text, now_s)
-                self._journal.ending(command.sentence, now_s)
-                self._begun.close_journal(LAST_CARRY_S)
-                self._ended = True
-            case Form():
-                self._fingerprint.tell(command.amendments)
-                self._commits.begin(self._spec, command)
-                self._orders.carry_out(command)
-            case (
-                StartWorker()
-                | EndWorker()
-                | ReleaseNode()
-                | Fence()
-                | AskVaults()
-                | Drain()
-                | SaveHeld()
-            ):
-                self._orders.carry_out(command)
-            case _:
-                assert_never(command)
 
     def _stands_on(self, generation: int, step: int) -> bool:
         with self._view.lock:
@@ -364,27 +266,11 @@ class ControllerActor:
     def _stood_still(self, for_s: float) -> None:
         self._inbox.put(StoodStill(for_s=for_s))
 
-    def _look_for_holders(self) -> None:
-        """Say who is in the way of an agent that does not come; what dead runs have left goes."""
-        told: set[str] = set()
-
-        def look() -> None:
-            for node, room in self._watch.late_starts(self._timers.form_s).items():
-                if node in told:
-                    continue
-                if left := remove_left(self._spec.run):
-                    self._announce(f"removed {', '.join(left)}, left by a run that is dead")
-                else:
-                    told.add(node)
-                    self._announce(said_of(node, room.node_id, room.slots))
-
-        self._watch.repeat(look, self._timers.form_s)
-
     def _watch_driver(self) -> None:
         """Stop the run when its driver's lease has lapsed, and end once it is over."""
         while not self._driver_is_gone():
             time.sleep(self._timers.silent_s)
-        self._inbox.put(StopRequested(reason=GONE, wish="driver"))
+        self._inbox.put(StopRequested(reason=DRIVER_GONE, wish="driver"))
         while not self._ended:
             time.sleep(self._timers.silent_s)
         time.sleep(self._timers.silent_s)

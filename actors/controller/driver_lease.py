@@ -7,7 +7,7 @@ for a run that is over: then the short lease holds.
 import time
 from collections.abc import Callable
 
-GONE = "the command that started the run is gone"
+DRIVER_GONE = "the command that started the run is gone"
 
 
 class DriverLease:

@@ -3,7 +3,7 @@
 What an earlier run has left, whose controller is gone, is removed: nobody else would.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -12,16 +12,46 @@ from ray.util.placement_group import PlacementGroup
 
 from remesh.actors.cluster.private_ray import actor_table, free_processors
 from remesh.actors.links.ray_agents import AGENT
+from remesh.actors.links.watch import Watch
 from remesh.actors.orders import NAMESPACE, controller_name
 from remesh.orchestrator.user_text import count
 
 MOST_NAMES = 3
 
 
-def said_of(node: str, node_id: str, slots: int) -> str:
+class LateStarts:
+    """Says who is in the way of agents that do not come within `after_s`, of each node once."""
+
+    def __init__(
+        self, watch: Watch, run: str, announce: Callable[[str], None], after_s: float
+    ) -> None:
+        self._watch = watch
+        self._run = run
+        self._announce = announce
+        self._after_s = after_s
+        self._told: set[str] = set()
+
+    def look_again(self) -> None:
+        """Now and then, until the watch ends."""
+        self._watch.repeat(self._look, self._after_s)
+
+    def _look(self) -> None:
+        for node, room in self._watch.late_starts(self._after_s).items():
+            if node in self._told:
+                continue
+            holders = holders_on(room.node_id, actor_table(), placement_group_table())
+            if any(f"remesh-{self._run}{AGENT}" in holder for holder in holders):
+                continue  # it has its place, and is slow
+            if left := remove_left(self._run):
+                self._announce(f"removed {', '.join(left)}, left by a run that is dead")
+            else:
+                self._told.add(node)
+                free = free_processors().get(room.node_id, 0.0)
+                self._announce(said_of(node, free, room.slots, holders))
+
+
+def said_of(node: str, free: float, slots: int, holders: Sequence[str]) -> str:
     """One sentence: how many processors are free there, and who has the others."""
-    free = free_processors().get(node_id, 0.0)
-    holders = holders_on(node_id, actor_table(), placement_group_table())
     names = ", ".join(holders[:MOST_NAMES]) or "tasks, or actors that Ray does not list"
     more = f" and {len(holders) - MOST_NAMES} more" if len(holders) > MOST_NAMES else ""
     return (

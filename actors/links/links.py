@@ -20,11 +20,14 @@ from remesh.parallel.threads import heard_thread
 
 
 class NodeAgent(Protocol):
-    """An agent somewhere. Calls return at once, `stacks` within its limit."""
+    """An agent somewhere. Calls return at once, `stacks` within its limit.
+
+    Orders that are not obeyed, since a `newer` controller has given some, change nothing.
+    """
 
     def when_over(self, tell: Callable[[str], object]) -> None: ...
 
-    def take(self, orders: NodeOrders) -> None: ...
+    def take(self, orders: NodeOrders, newer: Callable[[int], object]) -> None: ...
 
     def stacks(self, workers: Iterable[str], limit_s: float) -> dict[str, str]: ...
 
@@ -57,11 +60,13 @@ class _Link:
 class AgentHearer:
     """Who hears of agents: that one `begins` on a node, and how one on a node came to be `over`.
 
-    Each that begins is over once, whether it was to end or not.
+    Each that begins is over once, whether it was to end or not. One that obeys a `newer` controller
+    says so.
     """
 
     begins: Callable[[str], object]
     over: Callable[[str, str], object]
+    newer: Callable[[int], object]
 
 
 class Links:
@@ -192,7 +197,8 @@ class Links:
             self._tell(link.agent, orders)
 
     def _tell(self, agent: NodeAgent, orders: Sequence[NodeOrder]) -> None:
-        agent.take(NodeOrders(incarnation=self._incarnation, orders=tuple(orders)))
+        told = NodeOrders(incarnation=self._incarnation, orders=tuple(orders))
+        agent.take(told, self._told.newer)
 
     def _release(self, node: str) -> None:
         self._send(node, [EndNode()])

@@ -41,8 +41,14 @@ class RayAgent:
 
         self._life.future().add_done_callback(over)
 
-    def take(self, orders: NodeOrders) -> None:
-        self._actor.take.options(concurrency_group=CONTROL).remote(orders)
+    def take(self, orders: NodeOrders, newer: Callable[[int], object]) -> None:
+        answer = self._actor.take.options(concurrency_group=CONTROL).remote(orders)
+
+        def answered(taken: "Future[int]") -> None:
+            if taken.exception() is None and taken.result() > orders.incarnation:
+                newer(taken.result())
+
+        answer.future().add_done_callback(answered)
 
     def stacks(self, workers: Iterable[str], limit_s: float) -> dict[str, str]:
         """Empty if it does not answer in time."""

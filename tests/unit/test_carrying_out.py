@@ -17,7 +17,7 @@ from remesh.actors.agent.words import (
     StartVault,
 )
 from remesh.actors.controller.carrying_out import CarryingOut
-from remesh.actors.links.holders import holders_on, left_behind
+from remesh.actors.links.holders import holders_on, left_behind, said_of
 from remesh.actors.node.offers import Room
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
@@ -238,7 +238,13 @@ def test_who_holds_a_node_is_named():
         "a": {"Name": "", "ActorClassName": "Other", "State": "ALIVE", "Address": {"NodeID": "n1"}},
         "b": {"Name": "x", "ActorClassName": "Dead", "State": "DEAD", "Address": {"NodeID": "n1"}},
     }
-    assert holders_on("n1", actors, groups) == ["actor Other", "placement group theirs"]
+    found = holders_on("n1", actors, groups)
+    assert found == ["actor Other", "placement group theirs"]
+    assert said_of("n", 1.0, 4, found) == (
+        "node n has 1 of 4 processors free, so the run waits for it: they are held by "
+        "actor Other, placement group theirs; end those, or leave the node out"
+    )
+    assert "a, b, c and 2 more" in said_of("n", 0.0, 4, list("abcde"))
 
 
 def test_what_a_dead_run_has_left_is_known_by_its_name_and_a_living_one_is_left_alone():

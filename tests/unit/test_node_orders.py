@@ -16,12 +16,16 @@ class FakeAgent:
         self.killed = False
         self.stack = None
         self.tell = None
+        self.obeys = 0
 
     def when_over(self, tell):
         self.tell = tell
 
-    def take(self, orders):
-        self.took.append(orders)
+    def take(self, orders, newer):
+        if self.obeys > orders.incarnation:
+            newer(self.obeys)
+        else:
+            self.took.append(orders)
 
     def stacks(self, workers, limit_s):
         assert limit_s > 0
@@ -46,6 +50,7 @@ class Town:
         hearer = AgentHearer(
             begins=lambda node: self.heard.append(("begins", node)),
             over=lambda node, cause: self.heard.append((cause, node)),
+            newer=lambda incarnation: self.heard.append(("newer", incarnation)),
         )
         self.links = Links(self, 7, hearer)
 
@@ -193,3 +198,12 @@ def test_stacks_are_those_of_the_agents_that_answer(town):
     agents[0].stack = "at line 1"
     asked = {"a": ["worker-1"], "b": ["worker-2"], "c": ["worker-3"]}
     assert town.links.stacks(asked, 1.0) == {"worker-1": "at line 1"}
+
+
+def test_a_controller_that_stood_still_hears_by_its_first_order_that_another_has_the_run(town):
+    """control A16: its orders could fence, form and kill in the live run."""
+    agent = town.used("a")
+    agent.obeys = 8
+    town.give("a", EndRank(worker="worker-1"))
+    assert agent.took == []
+    assert town.heard[-1] == ("newer", 8)
