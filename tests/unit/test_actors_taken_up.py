@@ -6,6 +6,7 @@ import pytest
 
 from remesh.actors.jobs.continuing import continuation_of
 from remesh.actors.jobs.submit import _control_options, _keep, _ladder, _spec
+from remesh.actors.node.leftovers import folder_name
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
@@ -55,3 +56,16 @@ def test_a_start_hands_on_what_holds_already_and_what_is_new(folder):
     options = _control_options(spec, _ladder(stands.job, RunOptions()), stands, folder)
     assert [one.key for one in options.amendments] == ["train.lr"]
     assert [one.key for one in spec.changes] == ["train.clip"]
+
+
+def test_no_vault_of_a_start_can_be_taken_for_one_of_another(folder):
+    """Its memory has another name, and who knows the token of one is a stranger to the other."""
+    specs = []
+    for _ in range(2):
+        stands = continuation_of(load_job(TINY, ()), "d", folder, RunOptions())
+        _keep(folder, stands)
+        specs.append(_spec(stands, RunOptions(), folder, 4))
+    first, second = specs
+    assert folder_name(first.run, "node-0") != folder_name(second.run, "node-0")
+    assert first.vault_token != second.vault_token
+    assert (first.start, second.start) == (1, 2)
