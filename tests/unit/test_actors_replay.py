@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from control_values import records
 from counted import calls_made
 from tallied_drive import tallied, through_everything
@@ -10,7 +11,7 @@ from remesh.actors.controller.inbox import Inbox
 from remesh.actors.history import replay
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.history.journal_writer import JournalWriter
-from remesh.actors.history.newest_journal import read_newest
+from remesh.actors.history.newest_journal import FIRST_READ_BYTES, read_newest
 from remesh.actors.history.replay import SnapshotWriter, carried_by, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
@@ -152,3 +153,48 @@ def test_a_journal_that_nobody_can_replay_ends_no_later_start(tmp_path):
     [start] = read_history(tmp_path).starts
     assert carried_by([start]) != Carried()
     assert carried_by([replace(start, lines=("of another kind", *start.lines))]) == Carried()
+
+
+def long(tmp_path):
+    """A journal whose newest snapshot stands far from its end, with a file of an earlier life."""
+    drive = tallied(5)
+    first = written(tmp_path, 1, drive)
+    (before,) = read_history(tmp_path).starts
+    writer = JournalWriter(tmp_path, 2, drive.controller.options, continued=before)
+    writer.event(ev.Tick(), 100.0)
+    writer.snapshot(encode(Snapshot(state=drive.state, tally=drive.tally)), 100.0)
+    for number in range(300):
+        writer.announcement(f"{number} " + "x" * FIRST_READ_BYTES.bit_length() * 300, 101.0)
+    assert writer.path.stat().st_size > FIRST_READ_BYTES
+    return first, writer
+
+
+def test_the_snapshot_is_found_however_far_from_the_end_it_stands(tmp_path):
+    _, writer = long(tmp_path)
+    (found,) = read_newest(tmp_path).starts
+    (whole,) = read_history(tmp_path).starts
+    assert found.damage is None
+    assert found.lines == whole.lines[found.first :]
+    assert (found.num_lines, found.sum) == (whole.num_lines, whole.sum)
+    assert len(found.lines) == 301
+    assert writer.num_lines == whole.num_lines
+
+
+@pytest.mark.parametrize("bad", [b"\xff\xfe", b"flipped"])
+def test_damage_after_the_snapshot_is_told_by_file_and_line_as_all_files_tell_it(tmp_path, bad):
+    """control A16: bytes that are no text ended each later start."""
+    _, writer = long(tmp_path)
+    lines = writer.path.read_bytes().split(b"\n")
+    lines[-5] = bad + lines[-5][len(bad) :]
+    writer.path.write_bytes(b"\n".join(lines) + b'{"torn \xff')
+    (found,) = read_newest(tmp_path).starts
+    (whole,) = read_history(tmp_path).starts
+    assert found.damage is not None
+    assert found.damage == whole.damage
+    assert found.lines == whole.lines[found.first :]
+
+
+def test_without_a_snapshot_that_proves_itself_all_files_are_read(tmp_path):
+    _, writer = long(tmp_path)
+    writer.path.write_bytes(writer.path.read_bytes().replace(b'"announced"', b'"announcec"'))
+    assert read_newest(tmp_path) == read_history(tmp_path)
