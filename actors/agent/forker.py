@@ -10,6 +10,7 @@ import pickle
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -74,7 +75,9 @@ class Forker:
         self._environment = {**environment, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._warm: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
+        self._is_warm = False
         self._asked: set[int] = set()
+        self._unsent: deque[tuple[ForkSeat | TakeCare, int]] = deque()
         self._failures = 0
         self._lone: dict[int, subprocess.Popen[bytes]] = {}
         self._dying: list[subprocess.Popen[bytes]] = []
@@ -93,19 +96,18 @@ class Forker:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line.setblocking(False)
         self._warm = self._begin(theirs)
-        with suppress(OSError):  # it has died at once
-            for descriptor in living:
-                say(self._line, TakeCare(), descriptor)
+        for descriptor in living:
+            self._unsent.append((TakeCare(), os.dup(descriptor)))
 
     def ask(self, number: int, seat: AnySeat, end: socket.socket) -> Born | None:
         """Have a process for this seat, now or as news. Closes `end`, which becomes its own."""
-        with end:
-            if self._line is None:
+        if self._line is None:
+            with end:
                 return self._begin_alone(number, seat, end)
-            self._asked.add(number)
-            with suppress(OSError):  # news follows, that it is gone
-                say(self._line, ForkSeat(number=number, seat=seat), end.fileno())
-            return None
+        self._asked.add(number)
+        self._unsent.append((ForkSeat(number=number, seat=seat), end.detach()))
+        self._send()
+        return None
 
     def news(self, living: Callable[[], Iterable[int]]) -> list[ForkNews]:
         """What the warm process has said since. `living` is asked if another takes its place."""
@@ -120,6 +122,7 @@ class Forker:
             match word:
                 case Warm():
                     self._failures = 0
+                    self._is_warm = True
                 case Forked(number=number, pid=pid):
                     self._asked.discard(number)
                     found.append(Born(number=number, pid=pid, descriptor=descriptors[0]))
@@ -129,6 +132,7 @@ class Forker:
                     return found + self._replace(f"threads beside its own: {threads}", living)
                 case _:
                     return found + self._replace("it is gone", living)
+            self._send()
         return found
 
     def look(self) -> list[Ended]:
@@ -136,6 +140,7 @@ class Forker:
 
         A warm process that was stopped is of no use: it is killed, which is news.
         """
+        self._send()
         self._dying = [one for one in self._dying if one.poll() is None]
         if self._warm and (found := look(self._warm.pid)) and found.stopped:
             self._warm.kill()
@@ -152,13 +157,26 @@ class Forker:
             with suppress(subprocess.TimeoutExpired):
                 self._warm.wait(limit_s)
 
+    def _send(self) -> None:
+        """What it can take in: the kernel keeps few messages of this kind for a process."""
+        while self._unsent and self._line is not None and self._is_warm:
+            word, descriptor = self._unsent[0]
+            try:
+                say(self._line, word, descriptor)
+            except OSError:  # it is busy, or gone, which is news
+                return
+            self._unsent.popleft()
+            os.close(descriptor)
+
     def _replace(self, why: str, living: Callable[[], Iterable[int]]) -> list[ForkNews]:
         """Another warm process, or none any more; whatever was asked of it is to be asked again."""
         log = logging.getLogger(__name__)
         assert self._line
         assert self._warm
         self._line.close()
-        self._line = None
+        self._line, self._is_warm = None, False
+        while self._unsent:
+            os.close(self._unsent.popleft()[1])
         self._warm.kill()
         self._dying.append(self._warm)
         self._warm = None
