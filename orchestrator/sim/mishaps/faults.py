@@ -22,7 +22,14 @@ WEIGHTS = {
     "kill all": 1,
     "stop": 1,
 }
-VAULT_WEIGHTS = {"kill vault": 3, "kill worker and vault": 2, "rot": 1, "kill node": 2, "kill": 2}
+VAULT_WEIGHTS = {
+    "kill vault": 3,
+    "freeze vault": 2,
+    "kill worker and vault": 2,
+    "rot": 1,
+    "kill node": 2,
+    "kill": 2,
+}
 CRUEL_WEIGHTS = {
     "storage stands still": 3,
     "disk full": 1,

@@ -105,6 +105,12 @@ def _kill_vault(cluster: Cluster) -> None:
     cluster.kill_vault(cluster.world.chance.choice(hosts))
 
 
+def _freeze_vault(cluster: Cluster) -> None:
+    chance = cluster.world.chance
+    hosts = [host for host in cluster.hosts.values() if host.is_heard]
+    cluster.freeze_vault(chance.choice(hosts), chance.choice([0.2, 0.6, 5.0]))
+
+
 def _kill_with_vault(cluster: Cluster) -> None:
     for process in living(cluster)[:1]:
         cluster.kill(process)
@@ -148,6 +154,7 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "bad copies": _bad_copies,
     "stop": _stop,
     "kill vault": _kill_vault,
+    "freeze vault": _freeze_vault,
     "kill worker and vault": _kill_with_vault,
     "rot": _rot,
     "ladder": _change_ladder,

@@ -67,13 +67,17 @@ class SimSlot:
 
 @dataclass(slots=True, eq=False)
 class SimVault:
-    """`told` are the slots that it has ever told of, with their values."""
+    """`told` are the slots that it has ever told of, with their values; `stalled` is what it missed
+    while it was frozen.
+    """
 
     world: VaultWorld
     node: str
     address: str
     alive: bool = True
     cut_off: bool = False
+    frozen: bool = False
+    stalled: list[Callable[[], None]] = field(default_factory=list)
     shelf: Shelf = field(default_factory=Shelf)
     slots: dict[int, SimSlot] = field(default_factory=dict)
     tenants: dict[int, Tenant] = field(default_factory=dict)
@@ -95,19 +99,26 @@ class SimVault:
         return lease
 
     def say(self, word: sw.ShelfWord) -> None:
-        if self.alive:
-            for do in self.shelf.handle(word):
-                self._do(do)
+        self._act(partial(self._handle, word))
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        missed, self.stalled = self.stalled, []
+        for action in missed:
+            self._act(action)
 
     def ask(self, generation: int, answer: SlotsHeard) -> None:
         """`answer` hears what is sealed here; from then on nothing of this generation changes."""
         self.askers.append((generation, answer))
         self.say(sw.VaultAsked(generation=generation))
-        self.world.agenda.after(self.world.timers.silent_s, lambda: self.say(sw.WaitedEnough()))
+        self._later(self.world.timers.silent_s, partial(self._handle, sw.WaitedEnough()))
 
     def find(self, slot: VaultSlot) -> SimSlot | None:
         """The slot, if it can be read. It has to be there if this very vault has told of it."""
-        if not self.alive or self.cut_off:
+        if not self.alive or self.cut_off or self.frozen:
             return None
         kept = self.shelf.find(slot.generation, slot.step, slot.held)
         if kept is None:
@@ -141,6 +152,20 @@ class SimVault:
             for tenant in self.tenants.values():
                 tenant.vault_died()
 
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.world.agenda.after(delay_s, partial(self._act, action))
+
+    def _act(self, action: Callable[[], None]) -> None:
+        """Now, later if it is frozen, never if it is dead."""
+        if self.alive and self.frozen:
+            self.stalled.append(action)
+        elif self.alive:
+            action()
+
+    def _handle(self, word: sw.ShelfWord) -> None:
+        for do in self.shelf.handle(word):
+            self._do(do)
+
     def _forget_promises(self, claim: sw.Claim) -> None:
         """What a newer generation abandons."""
         promised = self.world.promised
@@ -166,7 +191,7 @@ class SimVault:
         self.tenants[do.lease].hear(do)
 
     def _begin(self, do: sw.TakesLong) -> None:
-        after, between = self.world.agenda.after, self.world.between
+        after, between = self._later, self.world.between
         match do:
             case sw.MakeRoom():
                 after(between(0.001, 0.02), partial(self._make_room, do))
@@ -216,14 +241,14 @@ class SimVault:
     def _watch(self, lease: int) -> None:
         """Whether nobody can write to the slots of this lease any more; else look again."""
         found = self.shelf.leases.get(lease)
-        if not self.alive or found is None or not found.mapped:
+        if found is None or not found.mapped:
             self.watching.discard(lease)
             return
         slots = [self.slots[number] for number in found.in_memory()]
         for slot in slots:
             slot.offered &= slot.may_change
         if any(slot.may_change for slot in slots):
-            self.world.agenda.after(WATCH_EVERY_S, partial(self._watch, lease))
+            self._later(WATCH_EVERY_S, partial(self._watch, lease))
             return
         self.watching.discard(lease)
         self.say(sw.LetGo(lease=lease, words=tuple(slot.word for slot in slots)))

@@ -188,6 +188,20 @@ class Cluster:
         if self.world.chance.random() < VAULT_RETURNS:
             after(between(0.2, 3.0), lambda: self._start_vault(host))
 
+    def freeze_vault(self, host: Host, for_s: float) -> None:
+        """A vault stands still. The agent of its node kills one that does so for long."""
+        vault = self.world.vaults.get(host.name)
+        if vault is None or not vault.alive:
+            return
+        vault.freeze()
+
+        def look() -> None:
+            if vault.alive and vault.frozen:
+                self.kill_vault(host)
+
+        self.world.agenda.after(for_s, vault.thaw)
+        self.world.agenda.after(self.world.timers.silent_s * self.world.between(1.0, 1.5), look)
+
     def drain(self, host: Host, for_s: float) -> None:
         """A node is to leave, and is gone by then whatever still runs there."""
         host.draining = True
