@@ -60,7 +60,7 @@ from remesh.orchestrator.user_errors import RemeshError
 from remesh.parallel.threads import heard_thread
 
 CONTROLLER = "controller"  # its log
-
+CUT_SHORT = "ended by the command that started it"
 END_LIMIT_S = 5.0
 
 
@@ -231,13 +231,23 @@ class ControllerActor:
         return self._view.run_status(seen)
 
     def stop(self, reason: str) -> None:
-        self.post(StopRequested(reason=reason))
+        """Ray asks again if this controller dies before it answers: that is the same wish."""
+        self.post(StopRequested(reason=reason, wish="command"))
 
     def end(self) -> None:
         """End every actor of the run now, finished or not. Back when its end has been scraped."""
         if self._refused is None:
+            self._stop_at_once()
             self._end_actors()
             self._metrics.outlast()
+
+    def _stop_at_once(self) -> None:
+        """The journal tells how a run has ended that was not over."""
+        if not self._loop.has_ended:
+            self.post(StopRequested(reason=CUT_SHORT, wish="end", at_once=True))
+        until_s = time.monotonic() + self._timers.silent_s
+        while not self._loop.has_ended and time.monotonic() < until_s:
+            time.sleep(self._timers.silent_s / 20)
 
     def _end_actors(self) -> None:
         self._ended = True

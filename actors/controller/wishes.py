@@ -52,7 +52,7 @@ class Wishes:
         return {"text": f"{node.node} is leaving; {stay} in use{waits}"}
 
     def stop(self, wish: Mapping[str, Any]) -> dict[str, str]:
-        """End at the next step boundary, saved: `{}`. A second one would end it at once: not so."""
+        """End at the next step boundary, saved: `{}`. A second one is the same wish."""
         del wish
         self._view()
         with self._lock:
@@ -60,7 +60,7 @@ class Wishes:
             self._stops = True
         if again:
             return {"text": "it is stopping already"}
-        self._post(StopRequested(reason="stopped by the user"))
+        self._post(StopRequested(reason="stopped by the user", wish="user"))
         return {"text": "stopping at the next step boundary"}
 
     def _view(self) -> View:

@@ -204,6 +204,12 @@ def test_the_pause_between_two_empty_tries_grows_and_is_bounded():
     assert timers.lease_s < pauses[-1] == pauses[-2] < timers.start_s()
 
 
+def test_a_state_is_kept_under_the_newest_generation_that_stands_on_it():
+    line = lineage((1, 0), (2, 20), (3, 20), (5, 40))
+    assert [line.keeper(step) for step in (0, 19, 20, 39, 40, 50)] == [1, 1, 3, 3, 5, 5]
+    assert all(line.holds(line.keeper(step), step) for step in range(60))
+
+
 def test_moves_follow_the_table_and_nothing_leaves_the_end():
     assert set(MOVES) == set(Phase)
     assert all(not MOVES[phase] for phase in ENDED)

@@ -86,17 +86,17 @@ def test_one_that_dies_while_it_stops_is_not_called_stopped(training_run):
 
 
 def test_one_stop_is_passed_on_however_many_ask():
-    """user 2: a second one would end the run at once, unsaved."""
+    """user 2, control A3: a second one ended the run at once, unsaved."""
     events = []
     drive = running(5, nodes=(("head", 1),))
     wishes = Wishes(drive.controller, threading.Lock(), events.append)
     told = [wishes.stop({})["text"] for _ in range(2)]
     assert told == ["stopping at the next step boundary", "it is stopping already"]
-    assert events == [StopRequested(reason="stopped by the user")]
+    assert events == [StopRequested(reason="stopped by the user", wish="user")]
     drive.do(events[0])
     assert Wishes(drive.controller, threading.Lock(), events.append).stop({})["text"] == told[1]
     assert len(events) == 1
-    drive.do(events[0])
+    drive.do(events[0], StopRequested(reason="the lease", at_once=True))
     with pytest.raises(UserError, match="the run is over: stopped"):
         wishes.stop({})
 

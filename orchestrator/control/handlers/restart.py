@@ -66,8 +66,8 @@ def on_stood_still(turn: Turn, event: StoodStill) -> None:
 def _restart_clocks(turn: Turn, down_s: float) -> None:
     """Nobody could be heard: what was due meanwhile is no sign of anything."""
     state, timers, deadlines = turn.state, turn.timers, turn.state.deadlines
-    if state.started:
-        left_s = 0.0 if deadlines.phase_s is None else deadlines.phase_s + down_s - turn.now_s
+    if deadlines.phase_s is not None:
+        left_s = deadlines.phase_s + down_s - turn.now_s
         again_s = 0.0 if state.phase is Phase.WAITING else limit_s(turn, state.phase)
         turn.wait(max(left_s, _adopt_s(turn) + again_s))
     if deadlines.gather_s is not None:

@@ -38,10 +38,8 @@ def commit_complete(turn: Turn, generation: int) -> None:
 
 def do_without_late_commits(turn: Turn) -> None:
     """Later checkpoints go on without those that do not answer. A late answer still counts."""
-    checkpoints = turn.state.checkpoints
-    for generation, step in checkpoints.overdue(turn.now_s):
-        why = f"its commit has not answered for {turn.timers.commit_s:.0f} s"
-        checkpoints.fail(generation, step, why)
+    why = f"its commit has not answered for {turn.timers.commit_s:.0f} s"
+    for generation, step in turn.state.checkpoints.note_late(turn.now_s, why):
         turn.say(f"the checkpoint at step {step} is not saved so far: {why}")
         commit_complete(turn, generation)
     _await_commits(turn)

@@ -19,7 +19,8 @@ MAX_SAVES = 4  # in the making at a time: files of older ones are waited for no 
 class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others.
 
-    `asked` for its commit, which has to come by `due_s`. `failure` is why it comes to nothing.
+    `asked` for its commit, which has to come by `due_s`. `failure` is why it comes to nothing; it
+    may come all the same if it is only `late`.
     """
 
     waiting: set[str]
@@ -27,6 +28,7 @@ class Save:
     asked: bool = False
     due_s: float = 0.0
     failure: str = ""
+    late: bool = False
 
     @property
     def is_under_way(self) -> bool:
@@ -121,10 +123,12 @@ class Checkpoints:
             save.asked = False
         return sorted({generation for generation, _ in under_way})
 
-    def overdue(self, now_s: float) -> list[tuple[int, int]]:
-        """The commits that were to come by now."""
-        found = self.saves.items()
-        return [key for key, save in found if save.is_under_way and save.due_s <= now_s]
+    def note_late(self, now_s: float, why: str) -> list[tuple[int, int]]:
+        """The (generation, step) of the commits that were to come by now: no later one waits."""
+        late = [k for k, save in self.saves.items() if save.is_under_way and save.due_s <= now_s]
+        for key in late:
+            self.saves[key].failure, self.saves[key].late = why, True
+        return late
 
     def next_due_s(self) -> float | None:
         dues = (save.due_s for save in self.saves.values() if save.is_under_way)
@@ -145,11 +149,6 @@ class Checkpoints:
         save = self._save_of(event.worker, (event.generation, event.step))
         if save is not None and event.worker in save.waiting:
             save.failure = why
-
-    def failure(self, key: tuple[int, int]) -> str:
-        """Why this checkpoint comes to nothing, empty if it may yet come."""
-        save = self.saves.get(key)
-        return "" if save is None else save.failure
 
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""

@@ -183,11 +183,13 @@ def _settle_saving(turn: Turn) -> None:
     if saved_step is not None and saved_step >= key[1]:
         if state.parting is not None:
             end_parted(turn, "")
-            return
-        take_up_ladder(turn)
-        form_or_wait(turn)
-    elif failure := state.checkpoints.failure(key):
-        give_up_save(turn, failure, user_error=True)
+        else:
+            take_up_ladder(turn)
+            form_or_wait(turn)
+        return
+    save = state.checkpoints.saves.get(key)
+    if save is not None and save.failure:
+        give_up_save(turn, save.failure, user_error=not save.late)
 
 
 def _settle_fenced(turn: Turn) -> None:
