@@ -54,7 +54,7 @@ def test_the_same_error_on_another_node_ends_the_run_with_its_cause(again):
     (end,) = of(cmd.End, drive.commands)
     assert (end.status, end.user_error) == ("failed", True)
     assert "EIO" in end.reason
-    assert end.reason.endswith("; so it did on node b")
+    assert end.reason.endswith(" (on node b too)")
     assert worker not in [command.worker for command in of(cmd.EndWorker, drive.commands)]
 
 

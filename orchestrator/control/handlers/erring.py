@@ -25,7 +25,7 @@ def on_erred(turn: Turn, event: WorkerErred) -> None:
     failure = OwnFailure(step=state.step + 1, text=event.error, node=node.name)
     elsewhere = state.repeats.erred_elsewhere(failure)
     if event.certain or elsewhere is not None or not _can_do_without(turn, node):
-        _end(turn, event, "" if elsewhere is None else f"; so it did on node {elsewhere.node}")
+        _end(turn, event, "" if elsewhere is None else f" (on node {elsewhere.node} too)")
         return
     state.repeats.erred.append(failure)
     was_member = worker.state is WorkerState.MEMBER

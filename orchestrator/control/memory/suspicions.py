@@ -8,13 +8,13 @@ member that alone did not come is; else one node after the other is done without
 lost: to ask each pair of nodes for a probe, which takes as long at 2,000 nodes as the training.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.memory.membership import Node
 
-NAMED_AFTER = 2  # tries in a row that came to nothing
-TRIED_AFTER = 3
+SUSPECTED_AFTER = 3  # tries in a row: a busy host may be late for two
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,13 +51,11 @@ class Suspicions:
     def suspects(self, nodes: Sequence[Node], tries: int) -> list[Node]:
         """Whom of the nodes of a mesh to do without, after so many tries in a row."""
         sides = self._smaller_sides({node.name: node for node in nodes})
-        if tries < NAMED_AFTER and not any(node.name in self.guilty for node in sides):
+        if tries < SUSPECTED_AFTER and not any(node.name in self.guilty for node in sides):
             return []
         absent = [node for node in nodes if node.name in self.absent]
         if sides or absent:
             return sides or (absent if 2 * len(absent) <= len(nodes) else [])
-        if tries < TRIED_AFTER:
-            return []
         others = [node for node in nodes if node.name not in self.cleared]
         return sorted(others, key=self._order)[:1]
 
@@ -74,21 +72,25 @@ class Suspicions:
                     links.setdefault(other, set()).add(one)
         found: list[Node] = []
         seen: set[str] = set()
+        named = Counter(other for others in self.pairs.values() for other in others)
         for start in sorted(links):
             if start not in seen:
                 near, far = _two_sides(start, links)
                 seen.update(near, far)
-                sides = ([there[name] for name in near], [there[name] for name in far])
-                found += sides[0] if self._weight(sides[0]) < self._weight(sides[1]) else sides[1]
+                sides = [[there[name] for name in side] for side in (near, far)]
+                lighter = self._weight(sides[0], named) < self._weight(sides[1], named)
+                found += sides[0] if lighter else sides[1]
         return found
 
-    def _weight(self, side: list[Node]) -> tuple[bool, int, int, int, list[str]]:
+    def _weight(
+        self, side: list[Node], named: Counter[str]
+    ) -> tuple[bool, int, int, int, list[str]]:
         """The lightest is suspected: it has not the head, and few workers; then who was before."""
-        named = sum(node.name in others for others in self.pairs.values() for node in side)
+        by_others = sum(named[node.name] for node in side)
         guilty = sum(self.guilty.get(node.name, 0) for node in side)
         workers = sum(node.num_workers for node in side)
         names = [node.name for node in side]
-        return (any(node.head for node in side), workers, -guilty, -named, names)
+        return (any(node.head for node in side), workers, -guilty, -by_others, names)
 
 
 def _two_sides(start: str, links: dict[str, set[str]]) -> tuple[list[str], list[str]]:

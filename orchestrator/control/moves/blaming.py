@@ -1,6 +1,6 @@
 """After a mesh that broke although nobody was lost: whom the next one does without, and when it is.
 
-Tries that come to nothing are made ever more slowly. From the second on the run looks for a node to
+Tries that come to nothing are made ever more slowly. From the third on the run looks for a node to
 blame (`memory/suspicions`), and does without it if it can: it is kept out as one that was lost, for
 longer each time. Once a mesh makes steps without it, it is guilty, and needs no second try when it
 is back. What lost: to count such tries as failures at once, which ends a run in seconds.
