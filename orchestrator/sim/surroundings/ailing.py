@@ -46,7 +46,9 @@ class Ailing:
         self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
 
     def hang(self, process: SimProcess, for_s: float) -> None:
-        """Its process beats, its trainer goes on with nothing."""
+        """Its process beats, its trainer goes on with nothing. A parked one waits as it is."""
+        if process.mesh is None:
+            return
         self._stop(process, for_s)
         stuck_s = (STUCK * self.world.settings.patience_s + self.world.settings.step_s) * 1.1
         self.world.agenda.after(stuck_s, partial(self.say_stuck, stuck_s))
