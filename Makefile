@@ -38,8 +38,10 @@ layers: $(STAMP) ## Who may import whom, by import-linter
 unit: $(STAMP) ## Pure tests, each under a second
 	$(BIN)/pytest tests/unit
 
-sim: $(STAMP) ## 2,000 seeds of the simulated cluster
-	$(BIN)/python -m remesh.orchestrator.sim --seeds 2000
+SEEDS ?= 20000
+
+sim: $(STAMP) ## 20,000 seeds of the simulated cluster, or SEEDS=first..last
+	$(BIN)/python -m remesh.orchestrator.sim --seeds $(SEEDS)
 
 dist: $(STAMP) ## Tests with torch and gloo in several processes
 	$(BIN)/pytest tests/dist
@@ -50,8 +52,9 @@ cluster: $(STAMP) ## Tests on real Ray nodes
 docs: $(STAMP) ## Write the pages of docs/ that follow from the code
 	$(BIN)/python docs/reference.py
 
-soak: $(STAMP) ## 100 runs with faults at random moments (make test: 6), 200 changed files (20)
+soak: $(STAMP) ## 100 runs with faults at random moments (make test: 6), 200 changed files (20), all mutants of the machines
 	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200
+	$(BIN)/python tests/sim/mutants.py
 	$(BIN)/pytest tests/cluster/test_random_faults.py --random-runs 100
 	$(BIN)/pytest tests/cluster/test_agents.py -k short --hungry-s 600 --timeout 1200
 

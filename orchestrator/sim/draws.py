@@ -21,6 +21,8 @@ FAILURES = {  # by kind, with what the reason says then
     "disk full": "is not saved",
     "commit hangs": "has not answered",
     "second start": "another start has claimed the run",
+    "bad link": "broke before a step",
+    "job errs": "the data is not what the job says",
     "bad disk": "Input/output error",
 }
 
@@ -78,6 +80,7 @@ def _crueller(chance: Random, settings: Settings) -> Settings:
         slow=chance.choice([1.0, 1.0, 1.0, 20.0, 100.0]),
         domains=chance.choice([0, 0, 2, 3]),
         min_nodes=chance.choice([1, 1, 1, 2]),
+        room=chance.choice([10**6, 10**6, 2, 8]),
         devices=chance.random() < HALF,
         starts=chance.choice([1, 2, 3]),
         limit_s=8000.0,

@@ -209,9 +209,10 @@ class Invariants:
         members = {member.worker for member in form.members}
         in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
         peers = in_memory | self._whole(self._within_reach)
-        if peers and self._is_avoided(PeerState(step=max(peers), source=None)):
-            in_memory, peers = set(), set()
         newest = max(peers | self._saved_steps(), default=0)
+        doubted = bool(peers) and self._has_failed(PeerState(step=max(peers), source=None))
+        if doubted and form.from_step == max(self._saved_steps(), default=0):
+            return  # what failed twice is not taken a third time
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
         for life in self.controller.state.generations[-1:]:
@@ -229,12 +230,12 @@ class Invariants:
         ]
         earlier = self.controller.options.checkpoints
         known = own + [one for one in earlier if not self._gone_back_behind(one.step)]
-        return {one.step for one in known if not self._is_avoided(one)}
+        return {one.step for one in known if not self._has_failed(one)}
 
     def _gone_back_behind(self, step: int) -> bool:
         return any(form.from_step < step for form in self.formed.values())
 
-    def _is_avoided(self, restore: Restore) -> bool:
+    def _has_failed(self, restore: Restore) -> bool:
         """Whether it has failed too often."""
         return len(self.failed.get(source_label(restore), ())) >= MAX_RESTORE_FAILURES
 

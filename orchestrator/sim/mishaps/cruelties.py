@@ -3,7 +3,12 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from remesh.orchestrator.control.words.events import NodeSilent, StopRequested, WorkerFrozen
+from remesh.orchestrator.control.words.events import (
+    NodeSilent,
+    StopRequested,
+    WorkerErred,
+    WorkerFrozen,
+)
 from remesh.orchestrator.sim.mishaps.victims import living, often, other_hosts
 from remesh.orchestrator.sim.shells.sim_host import Host
 from remesh.orchestrator.sim.surroundings.ailing import STUCK
@@ -94,6 +99,20 @@ def _bad_disk(cluster: Cluster) -> None:
             cluster.ailing.err(mesh.form)
 
 
+def _job_errs(cluster: Cluster) -> None:
+    """What no node and no further try can help."""
+    for process in living(cluster)[:1]:
+        word = WorkerErred(
+            worker=process.name,
+            generation=process.generation,
+            error="the data is not what the job says",
+            user_error=True,
+            certain=True,
+        )
+        cluster.post(process.node, word)
+        cluster.kill(process)
+
+
 def _deal_twice(cluster: Cluster) -> None:
     """The next process of a node gets a device that another one has; then one is lost."""
     for process in living(cluster)[:1]:
@@ -117,7 +136,7 @@ def _is_quick(host: Host) -> None:
 
 def _notice(cluster: Cluster) -> None:
     """The node of the controller is to go, after a while or nearly at once."""
-    cluster.notify_head(cluster.world.chance.choice([2.0, 30.0, 120.0]))
+    cluster.notify_head(cluster.world.chance.choice([0.0, 2.0, 30.0, 120.0]))
 
 
 def _stop_twice(cluster: Cluster) -> None:
@@ -155,6 +174,7 @@ CRUELTIES: Mapping[str, Callable[[Cluster], None]] = {
     "hang": _hang,
     "unkillable": _cannot_be_killed,
     "bad disk": _bad_disk,
+    "job errs": _job_errs,
     "device twice": _deal_twice,
     "slow host": _slow_host,
     "head dies": lambda cluster: cluster.crash(),

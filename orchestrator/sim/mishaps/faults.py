@@ -42,6 +42,7 @@ CRUEL_WEIGHTS = {
     "hang": 3,
     "unkillable": 2,
     "bad disk": 1,
+    "job errs": 1,
     "device twice": 1,
     "slow host": 1,
     "head dies": 1,
@@ -54,7 +55,6 @@ CRUEL_WEIGHTS = {
     "kill": 2,
     "kill controller": 2,
 }
-AWAITED: dict[str, str] = {}
 SHORTLY_AFTER = 0.5
 WITH_A_STEP = 0.2
 CHANGES = 1 / 3
@@ -88,7 +88,7 @@ def draw_vault_faults(chance: Random, steps: int, span_s: float) -> list[Planned
 
 def draw_cruel_faults(chance: Random, steps: int, span_s: float) -> list[PlannedFault]:
     """Up to four of the crueller kinds."""
-    weighted = _weighted({k: w for k, w in CRUEL_WEIGHTS.items() if k not in AWAITED})
+    weighted = _weighted(CRUEL_WEIGHTS)
     return _drawn(chance, steps, span_s, chance.choices(*weighted, k=chance.randint(1, 4)))
 
 
