@@ -79,8 +79,8 @@ class Commits:
     holds up no later one, up to a few that hang.
 
     `told` hears how each came out. `stands` says whether the run still stands on a step of a
-    generation, and `sync` makes the journal durable. `newest` is the step of the newest checkpoint
-    that there may be.
+    generation, `sync` makes the journal durable, and `prove` does so wherever it is kept, which
+    takes longer. `newest` is the step of the newest checkpoint that there may be.
     """
 
     def __init__(
@@ -90,12 +90,14 @@ class Commits:
         told: Callable[[Event], object],
         stands: Callable[[int, int], bool],
         sync: Callable[[], None],
+        prove: Callable[[], None],
         newest: float,
     ) -> None:
         self._folder = folder
         self._told = told
         self._stands = stands
         self._sync = sync
+        self._prove = prove
         self._lock = threading.Lock()
         self._running: set[tuple[int, int]] = set()
         self._newest = newest
@@ -157,7 +159,7 @@ class Commits:
         except OSError as error:
             return _failed(command, str(error))
         stands = partial(self._counts, command)
-        guards = Guards(self._sync, stands)
+        guards = Guards(self._prove, stands)
         outcome = commit_checkpoint(self._folder, spec, command, loss, guards)
         return outcome if isinstance(outcome, CheckpointCommitted) or stands() else None
 

@@ -119,7 +119,8 @@ class ControllerActor:
             self._folder,
             told=self._inbox.put,
             stands=self._stands_on,
-            sync=self._begun.prove,
+            sync=self._journal.sync,
+            prove=self._begun.prove,
             newest=self._begun.newest_saved,
         )
         began_with = with_changes(options.amendments, spec.changes, options.first_step)

@@ -102,6 +102,11 @@ class JournalWriter:
             )
             self._put(journal.encode_remembered(there, encoded, now_s))
 
+    @property
+    def num_bytes(self) -> int:
+        """Of this file, with what has no room in it yet."""
+        return self._size + len(self._waiting)
+
     def sync(self) -> None:
         """All that was written so far outlives a power cut. Raises: OSError."""
         with self._lock:

@@ -17,6 +17,7 @@ from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.commands import Announce, Command, End
 
 EVERY = 10_000  # events, which take about a second to replay
+SHARE = 4  # of the bytes of a journal at most one in so many is of a snapshot
 
 
 class Handled(Protocol):
@@ -38,14 +39,17 @@ class SnapshotWriter:
         self._inbox = inbox
         self._writer = writer
         self._events = 0
+        self._due_bytes = 0
 
     def after_an_event(self) -> None:
         """Called by the thread that handles them, once what it has taken out is handled."""
         self._events += 1
-        if self._events >= EVERY:
-            self._events = 0
+        before = self._writer.num_bytes
+        if self._events >= EVERY and before >= self._due_bytes:
             values = encode(self._there)
             self._writer.snapshot(values, self._inbox.at_s, after=self._inbox.line)
+            after = self._writer.num_bytes
+            self._events, self._due_bytes = 0, after + (SHARE - 1) * (after - before)
 
 
 class UnhandledError(Exception):

@@ -90,6 +90,25 @@ def test_a_snapshot_is_taken_now_and_then(tmp_path):
     assert count_of_snapshots(writer) == 1
 
 
+def test_of_a_journal_of_many_ranks_snapshots_are_the_smaller_part(tmp_path):
+    """control C: a recovery of 16,384 ranks wrote six of ten megabytes each."""
+    drive = tallied(5)
+    for number in range(500):
+        drive.do(ev.NodeJoined(node=f"n{number}", slots=1))
+    writer, inbox, snapshots = live(tmp_path, drive)
+    for _ in range(5):
+        inbox.put(ev.Tick())
+        inbox.get(0.0)
+        for _ in range(replay.EVERY):
+            snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 1
+    for number in range(8000):
+        inbox.put(ev.NodeJoined(node=f"n{number}", slots=1))
+        inbox.get(0.0)
+        snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 2
+
+
 def test_while_a_snapshot_is_taken_events_come_in_and_are_replayed_behind_it(tmp_path):
     """control C: each of six snapshots of a generation held up all words of 16,384 ranks."""
     drive = tallied(5)
