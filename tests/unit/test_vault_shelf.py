@@ -324,3 +324,17 @@ def test_a_question_while_room_is_made_ends_the_claim():
     said = shelf.say(sw.RoomGiven(lease=1, slots=(1, 2, 3)))
     assert of_kind(said, sw.Grant) == []
     assert shelf.freed == [1, 2, 3]
+
+
+def test_only_those_are_watched_whom_nobody_counts_on():
+    """A worker that has not mapped its slots yet must not find them withdrawn."""
+    shelf = DrivenShelf()
+    for number, generation in ((1, 1), (2, 2), (3, 3)):
+        shelf.lease(number, claim(generation))
+    assert shelf.machine.watched() == []
+    shelf.say(sw.HungUp(lease=2))
+    assert shelf.machine.watched() == [2]
+    shelf.told(1)
+    assert shelf.machine.watched() == [1, 2]
+    shelf.let_go(1)
+    assert shelf.machine.watched() == [2]
