@@ -19,6 +19,7 @@ STOPS = frozenset({"stop", "stop twice", "stop now", "driver gone"})
 FAILURES = {  # by kind, with what the reason says then
     "corrupt checkpoint": "no state is left",
     "disk full": "is not saved",
+    "storage stands still": "no file of it has come in",
     "commit hangs": "has not answered",
     "second start": "another start has claimed the run",
     "bad link": "broke before a step",

@@ -11,6 +11,7 @@ from remesh.orchestrator.control.memory.generations import GenerationReport
 from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
+from remesh.orchestrator.sim.checks.bounds import Costs
 from remesh.orchestrator.sim.checks.coverage import Coverage
 from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.mishaps.faults import PlannedFault
@@ -167,6 +168,7 @@ class Simulation:
             raise InvariantError(f"nothing is left to happen, but the run is {state.phase}")
         if replay(start.journal.read(), controller.options).state != state:
             raise InvariantError("replaying the journal leads to another state")
+        self._costs().check([fault.kind for fault in self.faults], self.settings.slow)
         return RunOutcome(
             seed=self.seed,
             status=start.status,
@@ -179,6 +181,17 @@ class Simulation:
             faults=tuple(self.faults),
             trace=tuple(self.trace),
             coverage=self.coverage,
+        )
+
+    def _costs(self) -> Costs:
+        lives = [life for one in self.starts for life in view_of(one.controller).generations]
+        return Costs(
+            meshes=len(lives),
+            kills=sum(one.kills for one in self.starts),
+            steps=sum(one.controller.state.step for one in self.starts)
+            + sum(life.lost_steps for life in lives),
+            journal_bytes=sum(one.journal.num_bytes for one in self.starts),
+            recoveries_s=[life.recovery_s for life in lives if life.recovery_s is not None],
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.words.commands import Command
+from remesh.orchestrator.control.words.commands import Command, EndWorker
 from remesh.orchestrator.control.words.events import ControllerRestarted, Event, Tick
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import ENDED
@@ -41,6 +41,7 @@ class SimStart:
     journal: JournalLines = field(default_factory=JournalLines)
     deadline_s: float | None = None
     heard_s: float = 0.0
+    kills: int = 0
     is_over: bool = False
     controller: Controller = field(init=False)
     invariants: Invariants = field(init=False)
@@ -124,6 +125,7 @@ class SimStart:
         self.coverage.decided(self.controller.moves, commands)
         self._note(event, commands)
         self.ends.note(event)
+        self.kills += sum(isinstance(command, EndWorker) for command in commands)
         self.invariants.after(event, commands)
         self._carry_out(commands)
         if self.has_ended:

@@ -1,0 +1,51 @@
+"""What a simulated run may cost, given what befell it: meshes, kills, seconds, bytes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from remesh.orchestrator.sim.shells.invariant_error import InvariantError
+
+# Seconds that a recovery may take longer for each that struck, 10 where nothing else is said.
+SECONDS: Mapping[str, float] = {
+    "kill controller": 40.0,
+    "standstill": 80.0,
+    "storage stands still": 130.0,
+    "cut off": 60.0,
+    "partition": 120.0,
+    "bad link": 200.0,
+    "slow host": 200.0,
+    "commit hangs": 250.0,
+    "disk full": 130.0,
+    "device twice": 30.0,
+}
+MESHES: Mapping[str, int] = {"partition": 20, "bad link": 130}  # more than 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of all starts together. `steps` counts those that were trained again as well."""
+
+    meshes: int
+    kills: int
+    steps: int
+    journal_bytes: int
+    recoveries_s: Sequence[float]
+
+    def check(self, kinds: Sequence[str], slow: float) -> None:
+        """`kinds` are those that struck; everything on storage takes `slow` times as long."""
+        most_meshes = 6 + sum(MESHES.get(kind, 4) for kind in kinds)
+        limits = {
+            "meshes": (self.meshes, most_meshes),
+            "kills": (self.kills, 6 * (len(kinds) + 2)),
+            "bytes of journal": (
+                self.journal_bytes,
+                100_000 * self.meshes + 10_000 * self.steps + 50_000,
+            ),
+            "seconds for a recovery": (
+                max(self.recoveries_s, default=0.0),
+                15.0 + slow + sum(SECONDS.get(kind, 10.0) for kind in kinds),
+            ),
+        }
+        for what, (cost, most) in limits.items():
+            if cost > most:
+                raise InvariantError(f"{cost} {what}, of {most} at most for {len(kinds)} faults")
