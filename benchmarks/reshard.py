@@ -27,7 +27,7 @@ from torch.distributed.tensor import Placement, Replicate, Shard, zeros
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.worker.saver import Saver
-from remesh.orchestrator.control.words.events import Event, FilesSaved
+from remesh.orchestrator.worker.heard import FileLost, FileWritten
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
@@ -138,8 +138,8 @@ class Ours:
         self.engine.reset()
         self.other.form(tensor)
         self.storage = LocalStorage(folder)
-        self.events: SimpleQueue[Event] = SimpleQueue()
-        self.saver = Saver(worker="", start=0, storage=self.storage, post=self.events.put)
+        self.events: SimpleQueue[FileWritten | FileLost] = SimpleQueue()
+        self.saver = Saver(start=0, storage=self.storage, tell=self.events.put)
         part = own_part(self.engine.shard_state, sharded)
         world = sharded.world
         self.saver.prepare(part, rank=world.rank, num_writers=world.size)
@@ -158,7 +158,7 @@ class Ours:
     def start_save(self) -> None:
         self.step += 1
         self.saving = CheckpointRef(step=self.step, generation=1)
-        self.saver.save(step=self.step, generation=1)
+        self.saver.save(GenerationFence(), step=self.step, generation=1)
 
     def finish(self) -> None:
         """The file of the save that was started, if there is one, is on disk."""
@@ -169,7 +169,7 @@ class Ours:
     def save(self) -> None:
         self.start_save()
         event = self.events.get()
-        assert isinstance(event, FilesSaved)
+        assert isinstance(event, FileWritten)
         assert self.saving
         files: list[ShardFile | None] = [None] * self.sharded.world.size
         dist.all_gather_object(files, event.files[0])

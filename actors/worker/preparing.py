@@ -13,10 +13,9 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.worker.course import Course, engine_spec
 from remesh.actors.worker.ordered_kills import Faults
-from remesh.actors.worker.reporter import Reporter
-from remesh.actors.worker.saver import Saver
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
-from remesh.actors.worker.trainer import Trainer, TrainerParts
+from remesh.actors.worker.tools import TrainerParts
+from remesh.actors.worker.trainer import Trainer
 from remesh.data.manifest import Manifest
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
@@ -42,6 +41,7 @@ def build_trainer(
         TrainerParts(
             worker=seat.worker,
             node_ip=seat.node_ip,
+            start=spec.start,
             job=spec.job,
             engine=engine,
             stream=stream,
@@ -54,8 +54,6 @@ def build_trainer(
                 node=seat.node,
                 storage=LocalStorage(Path(spec.folder)),
             ),
-            reporter=Reporter(worker=seat.worker, post=post),
-            saver=Saver(worker=seat.worker, start=spec.start, storage=storage, post=post),
             snapshots=SnapshotTaker(
                 every=spec.job.checkpoint.snapshot_every,
                 timers=spec.job.timers,

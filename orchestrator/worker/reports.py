@@ -53,7 +53,7 @@ class Reports:
 
     def add(self, record: StepRecord, now_s: float) -> tuple[StepRecord, ...]:
         """What is to be reported now. The first of a generation is at once: it ends a recovery."""
-        if self.remembers:
+        if self.remembers and record.step > self.heard_step:
             self.records.append(record)
             self.kept_s += _counted_s(record)
             while self.kept_s - _counted_s(self.records[0]) >= self.remember_s:

@@ -80,6 +80,11 @@ class Seat:
         """Whether the generation that it is in counts for nothing any more."""
         return self.fenced >= self.generation or self.called is not None
 
+    @property
+    def _own_save(self) -> _SaveKey:
+        """That of its rank's part of the state that it holds now."""
+        return self.generation, self.at_step or 0, False
+
     def handle(self, word: Heard) -> list[Duty]:
         """What to do, in this order. A word about an older generation is heard and changes nothing.
 
@@ -122,7 +127,7 @@ class Seat:
                 self.waited_for = word.waited_for
                 duties = self._leave(ending=word.error)
             case heard.CutShort():
-                duties = self._leave()
+                duties = self._on_cut_short()
             case heard.GroupsClosed():
                 duties = self._on_closed(word)
             case _:
@@ -238,11 +243,14 @@ class Seat:
         return duties + (self._leave(drained=True) if leaves else self._train())
 
     def _on_copied(self) -> list[Duty]:
-        assert self.at_step is not None
-        self.writing.add((self.generation, self.at_step, False))
         if self.is_over:
             return self._leave()
         return self._leave(drained=True) if self.leaves else self._train()
+
+    def _on_cut_short(self) -> list[Duty]:
+        if self.stance is Stance.SAVING:
+            self.writing.discard(self._own_save)
+        return self._leave()
 
     def _on_closed(self, word: heard.GroupsClosed) -> list[Duty]:
         """Only now is it told what ended it: closing frees the neighbours at once."""
@@ -290,6 +298,7 @@ class Seat:
         """The steps are told before the files: none is committed before its steps are known."""
         assert self.at_step is not None
         self.stance, self.leaves = Stance.SAVING, leaves
+        self.writing.add(self._own_save)  # it may be written before the copy is heard of
         copy = do.CopyPart(generation=self.generation, step=self.at_step)
         return [*self._report(self.reports.rest()), copy]
 

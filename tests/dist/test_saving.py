@@ -1,5 +1,7 @@
 """What a run saves, as its workers and its controller do it: on a disk, and in a bucket."""
 
+import queue
+
 import pytest
 import torch
 from control_values import record
@@ -14,10 +16,12 @@ from remesh.actors.run.old_runs import discard, set_aside
 from remesh.actors.storage.storage_url import inside
 from remesh.actors.worker.saver import Saver
 from remesh.orchestrator.control.words.commands import Commit
-from remesh.orchestrator.control.words.events import CheckpointCommitted, FilesSaved, StepsDone
+from remesh.orchestrator.control.words.events import CheckpointCommitted, StepsDone
 from remesh.orchestrator.job.job import parse_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.worker.heard import FileWritten
 from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.errors import CheckpointError
@@ -70,10 +74,8 @@ class Run:
             driver_lease_s=1.0,
         )
         self.losses = LossesByStep()
-        self.events = []
-        self.saver = Saver(
-            worker="w", start=1, storage=self.folder.guarded, post=self.events.append
-        )
+        self.events = queue.SimpleQueue()
+        self.saver = Saver(start=1, storage=self.folder.guarded, tell=self.events.put)
 
     def save(self, part, step, loss=None):
         """Writes and commits; the steps that are left afterwards."""
@@ -83,10 +85,9 @@ class Run:
             self.losses.note(
                 StepsDone(worker="w", generation=1, records=(record(step, loss=loss),))
             )
-        self.saver.save(step=step, generation=1)
-        self.saver.wait()
-        saved = self.events[-1]
-        assert isinstance(saved, FilesSaved), saved
+        self.saver.save(GenerationFence(), step=step, generation=1)
+        saved = self.events.get()
+        assert isinstance(saved, FileWritten), saved
         command = Commit(generation=1, step=step, files=saved.files)
         answer = commit_checkpoint(
             self.folder, self.spec, command, self.losses.at(step), Guards(lambda: None)

@@ -7,12 +7,16 @@ from waiting import PATIENCE_S, soon
 from whole_shards import decode_shard
 
 from remesh.actors.worker.saver import Saver
-from remesh.orchestrator.control.words.events import FilesSaved, SaveFailed
+from remesh.orchestrator.worker.heard import FileLost, FileWritten
+from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.plan.errors import Cancelled
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import shard_digest
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
+from remesh.parallel.threads import heard_thread
 
 REF = CheckpointRef(step=20, generation=3, start=2)
+NO_FENCE = GenerationFence()
 FOLDER = "step-00000020.gen-3.start-2"
 
 
@@ -24,8 +28,10 @@ class Memory:
         self.full = full
         self.gate = threading.Event()
         self.gate.set()
+        self.begun = 0
 
     def put(self, path, data):
+        self.begun += 1
         self.gate.wait(PATIENCE_S)
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -60,7 +66,7 @@ def parts(**tensors):
 
 
 def saver(storage, posted, part, rank=0, num_writers=1):
-    prepared = Saver(worker="worker-1", start=2, storage=storage, post=posted.post)
+    prepared = Saver(start=2, storage=storage, tell=posted.post)
     prepared.prepare(part, rank=rank, num_writers=num_writers)
     return prepared
 
@@ -70,7 +76,7 @@ def test_each_rank_leaves_a_file_of_its_part(posted):
     state = {"a": torch.arange(5.0), "b": torch.full((2, 2), 2.0), "c": torch.zeros(3)}
     for rank, names in enumerate(("ac", "b", "")):
         part = parts(**{name: state[name] for name in names})
-        saver(storage, posted, part, rank, 3).save(step=20, generation=3)
+        saver(storage, posted, part, rank, 3).save(NO_FENCE, step=20, generation=3)
     events = posted.wait(3)
     assert sorted(storage.files) == [f"{FOLDER}/rank-{rank}-of-3.safetensors" for rank in range(3)]
     read = [decode_shard(encoded)[1] for encoded in storage.files.values()]
@@ -83,19 +89,19 @@ def test_each_rank_leaves_a_file_of_its_part(posted):
 
 def test_the_report_is_of_the_file_as_it_was_written(posted):
     storage = Memory()
-    saver(storage, posted, parts(a=torch.ones(4))).save(step=20, generation=3)
+    saver(storage, posted, parts(a=torch.ones(4))).save(NO_FENCE, step=20, generation=3)
     (encoded,) = storage.files.values() if posted.wait(1) else ()
     file = ShardFile(
         name="rank-0-of-1.safetensors", size_bytes=len(encoded), digest=shard_digest(encoded)
     )
-    assert posted == [FilesSaved(worker="worker-1", generation=3, step=20, files=(file,))]
+    assert posted == [FileWritten(generation=3, step=20, files=(file,))]
 
 
 def test_training_on_does_not_change_what_is_saved(posted):
     storage = Memory()
     storage.gate.clear()
     state = {"a": torch.zeros(1000)}
-    saver(storage, posted, parts(**state)).save(step=20, generation=3)
+    saver(storage, posted, parts(**state)).save(NO_FENCE, step=20, generation=3)
     state["a"] += 1
     assert posted == []
     storage.gate.set()
@@ -108,9 +114,9 @@ def test_a_save_waits_for_the_one_before_so_that_slow_storage_fills_no_memory(po
     storage = Memory()
     storage.gate.clear()
     slow = saver(storage, posted, parts(a=torch.zeros(4)))
-    slow.save(step=20, generation=3)
+    slow.save(NO_FENCE, step=20, generation=3)
     threading.Timer(0.1, storage.gate.set).start()
-    slow.save(step=21, generation=3)
+    slow.save(NO_FENCE, step=21, generation=3)
     assert storage.gate.is_set()
     assert [event.step for event in posted.wait(2)] == [20, 21]
 
@@ -118,23 +124,22 @@ def test_a_save_waits_for_the_one_before_so_that_slow_storage_fills_no_memory(po
 def test_a_full_disk_is_told_and_ends_nothing(posted):
     storage = Memory(full=True)
     same = saver(storage, posted, parts(a=torch.ones(4)))
-    same.save(step=20, generation=3)
+    same.save(NO_FENCE, step=20, generation=3)
     assert posted.wait(1) == [
-        SaveFailed(
-            worker="worker-1",
+        FileLost(
             generation=3,
             step=20,
             error=f"{FOLDER} cannot be written: No space left on device",
         )
     ]
     storage.full = False
-    same.save(step=20, generation=3)
-    assert isinstance(posted.wait(2)[1], FilesSaved)
+    same.save(NO_FENCE, step=20, generation=3)
+    assert isinstance(posted.wait(2)[1], FileWritten)
 
 
 def test_a_rank_without_a_tensor_leaves_a_file_too(posted):
     storage = Memory()
-    saver(storage, posted, [], 1, 2).save(step=20, generation=3)
+    saver(storage, posted, [], 1, 2).save(NO_FENCE, step=20, generation=3)
     posted.wait(1)
     (encoded,) = storage.files.values()
     assert decode_shard(encoded)[1] == {}
@@ -147,7 +152,7 @@ def test_each_save_has_the_values_and_the_name_of_its_step(posted):
     refs = [CheckpointRef(step=step, generation=3, start=2) for step in (8, 9, 10, 11, 100)]
     for count, ref in enumerate(refs, start=1):
         state["a"].fill_(ref.step)
-        same.save(step=ref.step, generation=ref.generation)
+        same.save(NO_FENCE, step=ref.step, generation=ref.generation)
         posted.wait(count)
     for ref, encoded in zip(refs, storage.files.values(), strict=True):
         header, tensors = decode_shard(encoded)
@@ -162,12 +167,12 @@ def test_what_is_released_is_written_all_the_same_and_its_memory_serves_the_next
     storage = Memory()
     storage.gate.clear()
     same = saver(storage, posted, parts(a=torch.ones(4)))
-    same.save(step=20, generation=3)
+    same.save(NO_FENCE, step=20, generation=3)
     same.release()
     assert not same.is_prepared
     threading.Timer(0.1, storage.gate.set).start()
     same.prepare(parts(a=torch.zeros(4)), rank=0, num_writers=1)
-    same.save(step=21, generation=4)
+    same.save(NO_FENCE, step=21, generation=4)
     posted.wait(2)
     values = [decode_shard(encoded)[1]["a"].tolist() for encoded in storage.files.values()]
     assert values == [[1.0] * 4, [0.0] * 4]
@@ -178,8 +183,54 @@ def test_a_bug_while_writing_is_told_and_not_silent(posted):
     storage = Memory()
     storage.files = None
     one = saver(storage, posted, parts(w=torch.ones(3)))
-    one.save(step=20, generation=3)
-    one.wait()
-    [event] = posted
-    assert isinstance(event, SaveFailed)
+    one.save(NO_FENCE, step=20, generation=3)
+    [event] = posted.wait(1)
+    assert isinstance(event, FileLost)
     assert "TypeError: argument of type 'NoneType'" in event.error
+
+
+def test_a_fence_frees_who_waits_for_the_write_before_and_that_goes_on(posted):
+    """A11: with storage that stands still."""
+    storage = Memory()
+    storage.gate.clear()
+    state = {"a": torch.ones(4)}
+    slow, fence = saver(storage, posted, parts(**state)), GenerationFence()
+    slow.save(fence, step=20, generation=3)
+    heard_thread(lambda: fence.up(3), name="fence").start()
+    with pytest.raises(Cancelled):
+        slow.save(fence, step=21, generation=3)
+    assert posted == []
+    slow.release()
+    storage.gate.set()
+    assert [word.step for word in posted.wait(1)] == [20]
+
+
+def test_a_parked_worker_writes_all_that_it_holds_under_its_place(posted):
+    storage, state = Memory(), {"a": torch.arange(5.0)}
+    one = Saver(start=2, storage=storage, tell=posted.post)
+    one.save_held(parts(**state), (1, 4), step=20, generation=3)
+    [word] = posted.wait(1)
+    assert word.all_held
+    assert list(storage.files) == [f"{FOLDER}/rank-1-of-4.safetensors"]
+    [encoded] = storage.files.values()
+    assert decode_shard(encoded)[1]["a"].tolist() == state["a"].tolist()
+
+
+def test_what_is_held_may_change_once_it_is_settled_whether_it_was_copied_or_not(posted):
+    storage, state = Memory(), {"a": torch.zeros(4)}
+    storage.gate.clear()
+    one = saver(storage, posted, parts(**state))
+    one.save_held(parts(**state), (0, 1), step=20, generation=3)
+    soon(lambda: storage.begun)
+    one.settle()
+    state["a"] += 1
+    one.save_held(parts(**state), (0, 1), step=21, generation=3)  # behind the one that is written
+    one.settle()
+    [lost] = posted.wait(1)
+    assert isinstance(lost, FileLost)
+    assert lost.all_held
+    assert "the run goes on before it was copied" in lost.error
+    storage.gate.set()
+    assert [word.step for word in posted.wait(2)] == [21, 20]
+    [encoded] = storage.files.values()
+    assert decode_shard(encoded)[1]["a"].sum() == 0

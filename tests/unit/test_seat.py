@@ -248,6 +248,14 @@ def test_a_fence_cuts_the_wait_for_storage_short_and_what_was_copied_is_told_all
         FilesSaved(worker="worker-0", generation=1, step=1, files=(FILE,))
     ]
     assert hear(one, written) == []
+    assert hear(one, heard.FileWritten(generation=1, step=2, files=(FILE,))) == []
+
+
+def test_a_file_may_be_written_before_the_copy_is_heard_of():
+    one = training(seat(save_every=1))
+    written = heard.FileWritten(generation=1, step=1, files=(FILE,))
+    assert [type(event) for event in told(hear(one, stepped(1), written))] == [FilesSaved]
+    assert undone(hear(one, copied())) == [do.Train(generation=1, step=2, leave=False, save=False)]
 
 
 def test_a_file_that_cannot_be_written_is_told_and_ends_nothing():
