@@ -6,7 +6,6 @@ the end of a file proves itself like the whole. Where the end cannot tell, all f
 """
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from remesh.orchestrator.control.words.sealed_lines import sum_of, unsealed
 
 FIRST_READ_BYTES = 1 << 20
 
-_GENERATION = re.compile(r'"generation":(\d{1,18})\b', re.ASCII)
-
 
 def read_newest(run_folder: Path) -> History:
     """The newest start alone, from its newest snapshot on; all of them where that is not enough.
@@ -30,14 +27,6 @@ def read_newest(run_folder: Path) -> History:
     """
     found = _newest(run_folder)
     return History(starts=(found,)) if found else read_history(run_folder)
-
-
-def newest_generation_of(found: Journal) -> int:
-    """The newest that there may have been, without handling what it tells: a start goes on where
-    an event cannot be handled. The mesh that formed last may have died without a word.
-    """
-    told = [int(number) for line in found.lines for number in _GENERATION.findall(line)]
-    return max(told) + 1 if told else 0
 
 
 def _newest(run_folder: Path) -> Journal | None:

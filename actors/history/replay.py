@@ -136,6 +136,12 @@ def _replayed(journals: Sequence[Journal], aside: Mapping[tuple[int, int], str])
     return done
 
 
+def newest_generation_of(found: Journal) -> int:
+    """That of its last mesh, formed or not; one that ended before knows of the starts before it."""
+    state = replayed([found]).state
+    return max(found.options.last_generation, state.last_generation)
+
+
 def carried_by(journals: Sequence[Journal]) -> Carried:
     """What the newest start hands on to the next. Of one whose events nobody can handle, nothing:
     it would end each start after it.

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from remesh.actors.history.journal_reading import read_history
-from remesh.actors.history.newest_journal import newest_generation_of, read_newest
+from remesh.actors.history.newest_journal import read_newest
+from remesh.actors.history.replay import newest_generation_of
 from remesh.actors.run.claims import Claims
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.liveness import who_holds
@@ -240,11 +241,8 @@ class RunFolder:
     def last_generation(self) -> int:
         """The newest generation of all starts so far; the next start goes on from there."""
         _, left = newest_numbers(self.guarded)  # a damaged journal may tell of fewer
-        generations = [left]
-        for journal in read_newest(self.path).starts[-1:]:
-            # A start that ended before it formed a mesh knows of the others by its options.
-            generations += [journal.options.last_generation, newest_generation_of(journal)]
-        return max(generations)
+        newest = read_newest(self.path).starts[-1:]
+        return max(left, *map(newest_generation_of, newest)) if newest else left
 
     def contact(self) -> Contact | None:
         """How to reach the live controller, if one left word; it may be dead all the same.

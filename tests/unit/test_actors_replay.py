@@ -12,7 +12,7 @@ from remesh.actors.history import replay
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.history.newest_journal import FIRST_READ_BYTES, read_newest
-from remesh.actors.history.replay import SnapshotWriter, carried_by, replayed
+from remesh.actors.history.replay import SnapshotWriter, carried_by, newest_generation_of, replayed
 from remesh.orchestrator.accounts.snapshot import Snapshot, encode
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
@@ -164,6 +164,15 @@ def test_the_next_start_is_handed_what_the_newest_one_has_learned(tmp_path):
     assert found == carried_of(drive.state)
     assert found.bad_sources == (("checkpoint step-20", 1),)
     assert carried_by([]) == Carried()
+
+
+def test_generations_go_on_from_the_last_mesh_that_was_formed(tmp_path):
+    """Also from one of which no word has come."""
+    drive = through_everything()
+    writer = written(tmp_path, 1, drive)
+    writer.snapshot(encode(Snapshot(state=drive.state, tally=drive.tally)), drive.now_s)
+    (found,) = read_newest(tmp_path).starts
+    assert newest_generation_of(found) == drive.state.last_generation > 1
 
 
 def test_a_journal_that_nobody_can_replay_ends_no_later_start(tmp_path):
