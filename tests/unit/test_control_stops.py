@@ -124,8 +124,29 @@ def test_a_stop_takes_as_long_as_files_come_in():
 def test_what_storage_does_not_take_is_told_when_the_run_ends():
     drive = trained(7, nodes=FOUR, max_dp=4, mute=[cmd.Commit])
     drive.stop()
-    end = end_of(drive.wait(600.0))
+    commands = drive.wait(600.0)
+    assert len(of(cmd.Commit, commands)) == 1, "once more, in case that only the answer was lost"
+    end = end_of(commands)
     assert end.startswith("stopped: enough; nothing is saved of steps 1 to 8: its commit has not")
+
+
+def test_a_writer_that_hangs_while_others_have_written_is_done_without():
+    drive = trained(7, nodes=FOUR, max_dp=4)
+    drive.do(WISHES["stop"])
+    at_boundary(drive)
+    drive.gone.add("worker-0")
+    commands = drive.answer(drive.save(8, workers=drive.members[1:]))
+    end = end_of(commands + drive.wait(600.0))
+    assert end == "stopped: enough; saved at step 8"
+
+
+def test_another_mesh_saves_the_last_step_of_which_one_part_does_not_come():
+    drive = trained(7, nodes=FOUR, max_dp=4, steps=8)
+    drive.steps(8)
+    at_boundary(drive)
+    drive.save(8, workers=drive.members[1:])
+    (form,) = of(cmd.Form, drive.wait(125.0))
+    assert (form.generation, form.from_step) == (2, 8)
 
 
 @pytest.mark.parametrize("left_s", [700.0, 30.0, 0.4])

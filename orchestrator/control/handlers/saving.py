@@ -2,7 +2,12 @@
 
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
-from remesh.orchestrator.control.moves.transitions import note_files, settle_if_parked
+from remesh.orchestrator.control.moves.limits import go_on
+from remesh.orchestrator.control.moves.transitions import (
+    awaits_commit,
+    note_files,
+    settle_if_parked,
+)
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import (
@@ -39,9 +44,14 @@ def commit_complete(turn: Turn, generation: int) -> None:
 def do_without_late_commits(turn: Turn) -> None:
     """Later checkpoints go on without those that do not answer. A late answer still counts."""
     why = f"its commit has not answered for {turn.timers.commit_s:.0f} s"
-    for generation, step in turn.state.checkpoints.note_late(turn.now_s, why):
-        turn.say(f"the checkpoint at step {step} is not saved so far: {why}")
-        commit_complete(turn, generation)
+    checkpoints = turn.state.checkpoints
+    for key in checkpoints.note_late(turn.now_s, why):
+        again = awaits_commit(turn, key) and checkpoints.ask_once_more(key)
+        more = "; it is asked for once more" if again else ""
+        turn.say(f"the checkpoint at step {key[1]} is not saved so far: {why}{more}")
+        commit_complete(turn, key[0])
+        if again:
+            go_on(turn)
     _await_commits(turn)
     settle_if_parked(turn)
 

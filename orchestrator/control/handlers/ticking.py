@@ -107,8 +107,14 @@ def _on_waited(turn: Turn) -> None:
 
 
 def _on_nothing_written(turn: Turn) -> None:
-    step = saving_of(turn)[1]
+    """Where some have written and others not, it is those that hang, else it is storage."""
+    state, key = turn.state, saving_of(turn)
     why = f"no file of it has come in for {turn.timers.save_s:.0f} s"
+    last = state.parting is not None or state.step >= turn.options.steps
+    if last and (late := state.checkpoints.note_silent(key)):
+        fence(turn, f"{_names(set(late))} did not write step {key[1]}, which others did: {why}")
+        return
+    step = key[1]
     turn.say(f"the checkpoint at step {step} is not saved: {why}")
     give_up_save(turn, why)
 

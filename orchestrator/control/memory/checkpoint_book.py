@@ -19,8 +19,8 @@ MAX_SAVES = 4  # in the making at a time: files of older ones are waited for no 
 class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others.
 
-    `asked` for its commit, which has to come by `due_s`. `failure` is why it comes to nothing; it
-    may come all the same if it is only `late`.
+    `asked` for its commit, which has to come by `due_s`, or `again`, where a mesh waits for it.
+    `failure` is why it comes to nothing; it may come all the same if it is only `late`.
     """
 
     waiting: set[str]
@@ -29,6 +29,7 @@ class Save:
     due_s: float = 0.0
     failure: str = ""
     late: bool = False
+    again: bool = False
 
     @property
     def is_under_way(self) -> bool:
@@ -39,7 +40,8 @@ class Save:
 class Checkpoints:
     """`good` is newest first. Only complete sets of files are ever handed out for a commit.
 
-    `stalled`: one that a mesh was left for was not saved, and none has been since.
+    `stalled`: one that a mesh was left for was not saved, and none has been since. `silent` are the
+    writers that wrote nothing while others of the same checkpoint did.
     """
 
     good: list[CheckpointState] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Checkpoints:
     saves: dict[tuple[int, int], Save] = field(default_factory=dict)
     restore_failures: dict[str, int] = field(default_factory=dict)
     stalled: bool = False
+    silent: set[str] = field(default_factory=set)
 
     @property
     def newest_step(self) -> int | None:
@@ -139,6 +142,21 @@ class Checkpoints:
         for save in self.saves.values():
             save.due_s = max(save.due_s + by_s, not_before_s)
 
+    def ask_once_more(self, key: tuple[int, int]) -> bool:
+        """A commit that did not answer may be asked for again, which puts nothing twice."""
+        save = self.saves[key]
+        if save.again:
+            return False
+        save.again, save.asked, save.failure, save.late = True, False, "", False
+        return True
+
+    def note_silent(self, key: tuple[int, int]) -> list[str]:
+        """Who has written nothing of what others have written their parts of."""
+        save = self.saves.get(key)
+        late = sorted(save.waiting) if save is not None and save.files else []
+        self.silent.update(late)
+        return late
+
     def fail(self, generation: int, step: int, why: str) -> None:
         """A checkpoint that came to nothing holds up no later one."""
         if save := self.saves.get((generation, step)):
@@ -157,6 +175,7 @@ class Checkpoints:
             return False
         self.good.insert(0, state)
         self.stalled = False
+        self.silent.clear()
         self.saves = {key: save for key, save in self.saves.items() if key[1] > state.step}
         return True
 

@@ -93,6 +93,7 @@ def _form_once_more(turn: Turn) -> None:
 def _within_reach(turn: Turn) -> _WithinReach:
     state = turn.state
     parked = state.roster.in_state(WorkerState.IDLE) + state.roster.in_state(WorkerState.LEAVING)
+    parked = [worker for worker in parked if worker.name not in state.checkpoints.silent]
     held = states_held(state, parked)
     slots = state.vaults.slots(state.lineage, state.heard_step)
     live, stored = parts_of(held.values()), parts_of((s.step, s.held) for s in slots)

@@ -158,6 +158,12 @@ def awaits_files(turn: Turn, worker: str) -> bool:
     return saving and state.checkpoints.awaits(worker, *saving_of(turn))
 
 
+def awaits_commit(turn: Turn, key: tuple[int, int]) -> bool:
+    """Whether this (generation, step) is what a mesh was left for."""
+    state = turn.state
+    return state.phase is Phase.DRAINING and state.current.saving and saving_of(turn) == key
+
+
 def note_files(turn: Turn) -> None:
     """Files came in: whoever waits for storage goes on waiting."""
     if turn.state.phase in (Phase.RUNNING, Phase.DRAINING):

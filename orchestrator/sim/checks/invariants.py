@@ -197,7 +197,8 @@ class Invariants:
     def _check_commit(self, commit: cmd.Commit) -> None:
         if self._abandoned(commit.generation, commit.step):
             raise InvariantError(f"{commit} is of an abandoned timeline")
-        if (commit.generation, commit.step) in self.commits:
+        key = (commit.generation, commit.step)
+        if key in self.commits and not self.controller.state.checkpoints.saves[key].again:
             raise InvariantError(f"{commit} was asked for before")
         self.commits.add((commit.generation, commit.step))
 
