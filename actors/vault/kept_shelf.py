@@ -47,6 +47,7 @@ class KeptShelf:
         self._memory = memory
         self._machine = Shelf()
         self._changed = threading.Condition()
+        self._asking = threading.Lock()
         self._leases = itertools.count(1)
         self._numbers = itertools.count(1)
         self._slots: dict[int, SlotMemory] = {}
@@ -98,19 +99,20 @@ class KeptShelf:
         mapped after the limit is copied.
         """
         deadline_s = time.monotonic() + limit_s
+        with self._asking:
+            self.say(sw.VaultAsked(generation=generation))
+            while (told := self._answer(generation)) is None:
+                if time.monotonic() >= deadline_s:
+                    self.say(sw.WaitedEnough())
+                self._look_at_all()
+            return list(told)
+
+    def _answer(self, generation: int) -> tuple[sw.KeptSlot, ...] | None:
+        """The answer to that question, after a short wait if it is not there yet."""
         with self._changed:
-            self._answers.pop(generation, None)
-        self.say(sw.VaultAsked(generation=generation))
-        while True:
-            with self._changed:
-                if generation in self._answers:
-                    return list(self._answers[generation])
-            if time.monotonic() >= deadline_s:
-                self.say(sw.WaitedEnough())
-            self._look_at_all()
-            with self._changed:
-                if generation not in self._answers:
-                    self._changed.wait(_LOOK_EVERY_S)
+            if generation not in self._answers:
+                self._changed.wait(_LOOK_EVERY_S)
+            return self._answers.pop(generation, None)
 
     def find(self, generation: int, step: int, held: Held) -> SealedSlot | None:
         with self._changed:
