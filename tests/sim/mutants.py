@@ -159,7 +159,7 @@ def all_mutants(only):
         for path in sorted((ROOT / "orchestrator" / room).rglob("*.py"))
     ]
     found = [mutant for path in paths for mutant in generated(path)]
-    return [one for one in [*known(), *found] if only in one.path or only == one.name]
+    return [one for one in [*known(), *found] if only in one.path or one.name.startswith(only)]
 
 
 class Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--sample", type=int, help="so many of them, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="of the simulator")
-    parser.add_argument("--only", default="", help="a part of a path, or a name")
+    parser.add_argument("--only", default="", help="a part of a path, or how a name begins")
     parser.add_argument("--child", help="for this script itself: the module that is broken")
     words = parser.parse_args()
     if words.child:

@@ -29,7 +29,7 @@ MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.WAITING: frozenset({Phase.FORMING, Phase.DRAINING}) | ENDED,
     Phase.FORMING: frozenset({Phase.RESTORING}) | _CUT_SHORT,
     Phase.RESTORING: frozenset({Phase.RUNNING}) | _CUT_SHORT,
-    Phase.RUNNING: frozenset({Phase.DRAINING}) | _CUT_SHORT,
+    Phase.RUNNING: frozenset({Phase.DRAINING, Phase.FENCING, Phase.FAILED, Phase.STOPPED}),
     Phase.DRAINING: frozenset({Phase.FORMING, Phase.WAITING, Phase.FENCING}) | ENDED,
     Phase.FENCING: frozenset({Phase.FORMING, Phase.WAITING, Phase.DRAINING}) | ENDED,
     Phase.FINISHED: frozenset(),
