@@ -65,8 +65,8 @@ def lost_words(folder: RunFolder) -> Iterator[str]:
     history = read_history(folder.path)
     for damage in history.damage:
         yield f"{damage}; the run goes on from its checkpoint, which needs no journal"
-    kept = filter(None, (start.committed() for start in history.starts))
-    told = max((state.step for state in kept), default=0)
+    kept = [state for start in history.starts if (state := start.committed())]
+    told = kept[-1].step if kept else 0  # the run may have gone back behind those before it
     newest = max((state.step for state in folder.checkpoints()), default=0)
     if told > newest:
         yield f"the journal tells of a checkpoint at step {told}, and the newest is of {newest}"

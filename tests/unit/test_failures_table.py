@@ -173,6 +173,8 @@ SHOWN = {
     "worker-killed": "cluster/test_same_bits.py",
     "controller-killed": "cluster/test_controller_restart.py::"
     "test_the_command_and_the_journal_tell_each_takeover_once",
+    "head-gone": "cluster/test_dead_head.py::"
+    "test_a_head_that_is_killed_is_one_line_and_code_4_and_the_run_can_be_taken_up",
     "ctrl-c": "cluster/test_interruptions.py::"
     "test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing",
 }
