@@ -96,7 +96,6 @@ class NodeLoop:
         self._asked_s = 0.0
         self._leased_s = 0.0
         self._speak_s = 0.0
-        self._news_s = 0.0
         self._num_nodes = 1
 
     def take(self, orders: NodeOrders) -> int:
@@ -165,8 +164,7 @@ class NodeLoop:
             self._pending = None
         is_empty = self._clearing and self.household.is_empty
         has_news = self._outbox.has_news or (is_empty and not self._said_empty)
-        from_s = self._news_s if has_news else self._speak_s
-        if self._pending is None and now_s >= from_s:
+        if self._pending is None and (has_news or now_s >= self._speak_s):
             word = self._outbox.word(empty=is_empty, stood_still_s=self._still_s)
             self._said_empty = is_empty
             self._asked_s = now_s
@@ -177,8 +175,6 @@ class NodeLoop:
     def _take_answer(self, pending: "Future[NodeAnswer]") -> None:
         """One that is lost changes nothing: the same is told again, with the next beat."""
         if pending.exception() is not None:
-            self._outbox.unheard()
-            self._news_s = self._speak_s
             return
         answer = pending.result()
         if not self._outbox.hear(answer):

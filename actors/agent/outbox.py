@@ -51,7 +51,3 @@ class Outbox:
             self._events.popleft()
             self._first += 1
         return True
-
-    def unheard(self) -> None:
-        """The word was lost, or its answer: all of it is news again."""
-        self._said = self._first - 1
