@@ -338,3 +338,17 @@ def test_only_those_are_watched_whom_nobody_counts_on():
     assert shelf.machine.watched() == [1, 2]
     shelf.let_go(1)
     assert shelf.machine.watched() == [2]
+
+
+def test_what_comes_for_a_lease_that_is_no_more_is_turned_away():
+    shelf = DrivenShelf()
+    for word, answer in (
+        (sw.RoomGiven(lease=7, slots=(1, 2)), sw.FreeSlots(slots=(1, 2))),
+        (sw.Rescued(lease=7, number=0, slot=3), sw.FreeSlots(slots=(3,))),
+        (sw.HungUp(lease=7), sw.EndCopies(lease=7)),
+        (sw.PutOffered(lease=7, number=0, step=4), sw.RefusePut(lease=7)),
+        (sw.PutArrived(lease=7, number=0), sw.RefusePut(lease=7)),
+    ):
+        assert shelf.say(word) == [answer]
+    assert shelf.say(sw.Rescued(lease=7, number=0, slot=None)) == []
+    assert shelf.say(sw.CopyTaken(lease=7)) == []
