@@ -61,7 +61,9 @@ def _begin(turn: Turn) -> None:
     elif state.phase is Phase.DRAINING:
         go_on(turn)
     else:
-        go_on(turn)
+        if state.phase is Phase.WAITING:
+            told_s = turn.timers.fence_s(state.step_s)  # vaults are asked, or workers waited for
+            turn.wait(told_s if state.vaults.awaited else turn.options.wait_limit_s)
         settle_if_parked(turn)
 
 
