@@ -22,7 +22,7 @@ run: $(STAMP) ## Train the example on two local nodes; kill a worker at step 20,
 
 test: check dist cluster ## All tests
 
-check: lint types layers ## The quick part: lint, types, layers, unit and 50 simulated seeds
+check: lint types layers ## The quick part: lint, types, layers, unit and 200 simulated seeds
 	$(BIN)/pytest tests/unit tests/sim
 
 lint: $(STAMP) ## Style and format, by ruff

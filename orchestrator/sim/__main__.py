@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from remesh.orchestrator.sim.checks.coverage import everything
+from remesh.orchestrator.sim.checks.line_coverage import LineCoverage
 from remesh.orchestrator.sim.draws import simulate
-from remesh.orchestrator.sim.many import Sum, shared_out
+from remesh.orchestrator.sim.many import Sum, shared_out, simulated
 from remesh.orchestrator.sim.simulation import SimulationError
 
 ENOUGH = 20_000  # seeds, to have come everywhere
@@ -24,10 +25,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happened")
     parser.add_argument("--reached", action="store_true", help="print how often what was reached")
+    parser.add_argument("--lines", action="store_true", help="print the lines that never ran")
     arguments = parser.parse_args(words)
     if arguments.seed is not None:
         return _one(arguments.seed, trace=arguments.trace)
     seeds = _range(arguments.seeds)
+    if arguments.lines:
+        return _lines_never_run(seeds)
     total = Sum()
     for part in shared_out(seeds):
         for line in part.broken:
@@ -62,6 +66,15 @@ def _one(seed: int, *, trace: bool) -> int:
         _say(said)
     _say(line if code else f"seed {seed}: {line}")
     return code
+
+
+def _lines_never_run(seeds: range) -> int:
+    """In one process: it takes its time."""
+    watch, total = LineCoverage(), Sum()
+    watch.during(lambda: total.add(simulated(seeds)))
+    for line in watch.missing():
+        _say(line)
+    return _verdict(total)
 
 
 def _range(text: str) -> range:

@@ -236,3 +236,10 @@ def test_there_is_a_name_for_all_that_can_be_reached():
 def test_a_range_of_seeds_is_told_by_its_ends(capsys):
     assert main(["--seeds", "3..5"]) == 0
     assert capsys.readouterr().out.startswith("3 seeds: ")
+
+
+def test_the_lines_that_no_run_has_executed_can_be_told(capsys):
+    assert main(["--lines", "--seeds", "1..1"]) == 0
+    said = capsys.readouterr().out
+    assert "control/handlers/ticking.py: " in said
+    assert said.endswith("0 broke an invariant\n")

@@ -29,7 +29,7 @@ def scene(ladder, *faults, seed=1, slots=4):
     return Simulation(seed, settings, chosen).run()
 
 
-@pytest.mark.parametrize("seed", range(50, 100))
+@pytest.mark.parametrize("seed", range(50, 110))
 def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
     try:
         simulate(seed)
@@ -39,7 +39,7 @@ def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
 
 
 def test_all_ways_to_cut_the_state_are_among_the_seeds():
-    drawn = {_draw_ladder(seed, slots=4) for seed in range(50, 100)}
+    drawn = {_draw_ladder(seed, slots=4) for seed in range(50, 110)}
     assert drawn == {WHOLE, *LADDERS}
     assert _draw_ladder(57, slots=2).smallest(1).workers <= 2
 

@@ -54,7 +54,7 @@ def recoveries(*faults, seeds=8, **options):
     return [life for one in lives for life in one if life.recovery_s is not None]
 
 
-@pytest.mark.parametrize("seed", range(200, 240))
+@pytest.mark.parametrize("seed", range(200, 290))
 def test_every_run_ends_as_it_should_with_and_without_vaults(seed):
     try:
         simulate(seed)
@@ -64,7 +64,7 @@ def test_every_run_ends_as_it_should_with_and_without_vaults(seed):
 
 
 def test_all_faults_of_vaults_are_among_the_seeds():
-    kinds = {fault.kind for seed in range(200, 240) for fault in draw(seed).faults}
+    kinds = {fault.kind for seed in range(200, 290) for fault in draw(seed).faults}
     assert kinds >= set(VAULT_WEIGHTS)
 
 
