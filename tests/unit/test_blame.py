@@ -13,6 +13,7 @@ from remesh.orchestrator.control.memory.membership import Node
 from remesh.orchestrator.control.memory.suspicions import Suspicions
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.records import CheckpointState
 
 FOUR = (("head", 1), ("b", 1), ("c", 1), ("d", 1))
 
@@ -118,12 +119,14 @@ def test_where_nobody_is_named_one_node_after_the_other_is_done_without():
             drive.train(1)
             break
         drive.all(ev.GroupBroken, error="reset", workers=drive.members[:1])
-        drive.park(None, held_in=0)
-    assert drive.state.phase == "running"
+        ended = of(cmd.EndWorker, drive.park(None, held_in=0))
+        drive.lose(*(command.worker for command in ended))
+    assert drive.state.phase in ("running", "draining")
     assert "c" not in in_mesh(drive)
     assert drive.state.suspicions.guilty == {"c": 1}
     kept_out = set(drive.state.quarantine.hosts)
     assert kept_out == {"c"}, "nothing is held against those without whom it broke too"
+    assert [node.name for node in drive.state.roster.nodes.values() if node.until_s] == ["c"]
 
 
 def test_who_alone_does_not_come_is_suspected():
@@ -164,6 +167,23 @@ def test_the_run_does_without_nobody_if_the_others_are_too_few():
     assert not drive.state.quarantine.hosts
 
 
+def test_nor_does_it_if_there_would_be_fewer_nodes_than_asked_for():
+    drive = forming(min_nodes=4, max_failures=1)
+    until_it_trains(drive, lambda one, other: "b" in (one, other) and one != other)
+    assert drive.state.phase == "failed"
+    assert not drive.state.quarantine.hosts
+
+
+def test_a_mesh_without_a_step_to_make_blames_nobody_when_it_breaks():
+    """Who has saved its part leaves before the others have theirs."""
+    drive = running(80, nodes=FOUR, max_dp=4)
+    for _ in range(4):
+        drive.all(ev.GroupBroken, error="a peer is gone", workers=drive.members[:1])
+        drive.park(80, held_in=1)
+        assert drive.state.phase == "forming"
+    assert len(in_mesh(drive)) == 4
+
+
 def test_tries_that_come_to_nothing_are_made_ever_more_slowly():
     """control A15: 27 generations within seconds ended the run."""
     drive = forming(nodes=(("head", 2),))
@@ -196,6 +216,58 @@ def test_no_worker_that_becomes_ready_cuts_the_pause_short():
     assert drive.state.phase == "waiting"
     drive.tick()
     assert drive.state.phase == "forming"
+
+
+def test_a_restore_that_fails_blames_no_node_and_is_tried_again_at_once():
+    newest = CheckpointState(step=20, name="step-20")
+    drive = forming(resume=newest, fallbacks=(CheckpointState(step=10, name="step-10"),))
+    for _ in range(3):
+        drive.all(ev.RestoreFailed, name="", error="hash differs", workers=drive.members[:1])
+        drive.park(None, held_in=0)
+        assert drive.state.phase == "forming"
+    assert len(in_mesh(drive)) == 4
+
+
+def test_a_mesh_that_makes_steps_clears_those_that_were_named_before():
+    drive = forming()
+
+    def breaks_for(bad, tries):
+        for _ in range(tries):
+            rank = next(m.rank for m in drive.state.current.members if m.node == bad)
+            worker = next(m.worker for m in drive.state.current.members if m.node == "head")
+            drive.all(ev.GroupBroken, error="timed out", waited_for=(rank,), workers=[worker])
+            drive.park(None, held_in=0)
+            if drive.state.phase == "waiting":
+                drive.tick()
+
+    breaks_for("b", 2)
+    drive.train(1)
+    breaks_for("d", 4)
+    assert in_mesh(drive) == ["b", "c", "head"]
+
+
+def test_nobody_is_tried_without_twice_in_a_row():
+    suspicions, nodes = Suspicions(), nodes_of(["n0", "n1", "n2"])
+    tried = []
+    for _ in range(3):
+        (suspect,) = suspicions.suspects(nodes, 3)
+        tried.append(suspect.name)
+        suspicions.cleared[suspect.name] = None
+    assert tried == ["n1", "n2", "n0"]
+    assert suspicions.suspects(nodes, 3) == []
+
+
+def test_where_most_do_not_come_it_is_none_of_them():
+    suspicions, nodes = Suspicions(), nodes_of(["n0", "n1", "n2"])
+    suspicions.note_absent(["n1", "n2"])
+    assert suspicions.suspects(nodes, 3) == []
+
+
+def test_of_two_that_do_not_see_each_other_the_one_that_is_named_is_suspected():
+    for one, other in (("n1", "n2"), ("n2", "n1")):
+        suspicions = Suspicions()
+        suspicions.note(one, [other])
+        assert [node.name for node in suspicions.suspects(nodes_of(["n1", "n2"]), 3)] == [other]
 
 
 def nodes_of(names):

@@ -58,6 +58,20 @@ def test_the_same_error_on_another_node_ends_the_run_with_its_cause(again):
     assert worker not in [command.worker for command in of(cmd.EndWorker, drive.commands)]
 
 
+def test_ranks_of_one_node_that_err_together_are_one_error():
+    drive = running(10, nodes=NODES, max_dp=6)
+    first = erred(drive, "b")
+    second = next(name for name in drive.members if name != first and on_node(drive, name, "b"))
+    values = {"generation": 1, "error": "block 7 of shard-3 cannot be read: EIO"}
+    drive.do(ev.WorkerErred(worker=second, user_error=True, **values))
+    assert drive.state.phase == "fencing"
+    assert drive.state.budget.total == 1
+
+
+def on_node(drive, worker, node):
+    return drive.state.roster.workers[worker].node == node
+
+
 def test_another_error_at_another_step_has_its_own_second_try():
     drive = running(10, nodes=(*NODES, ("d", 2)), max_dp=8)
     without(drive, erred(drive, "b"), 10)

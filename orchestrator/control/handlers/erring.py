@@ -36,7 +36,6 @@ def on_erred(turn: Turn, event: WorkerErred) -> None:
         turn.say(f"doing without node {node.name}: {event.worker} failed there")
         leave_out(turn, [node])
     if was_member:
-        state.current.explained = True
         fence(turn, f"{worker.name} on {worker.node} {why}")
     if state.phase not in ENDED:
         form_or_grow(turn)
