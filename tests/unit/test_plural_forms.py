@@ -26,8 +26,9 @@ ALWAYS_MANY = {
     ("orchestrator/job/tables.py", "leaves"),
     ("api/cli/screen/said.py", "tokens"),  # a rate
     ("orchestrator/plan/fitting.py", "processes"),  # 32 at least
-    ("orchestrator/sim/invariants.py", "nodes"),  # of a fault in a simulation
-    ("orchestrator/sim/invariants.py", "steps"),
+    ("orchestrator/sim/checks/invariants.py", "nodes"),  # of a fault in a simulation
+    ("orchestrator/sim/checks/invariants.py", "steps"),
+    ("orchestrator/sim/simulation.py", "lines"),
     ("data/prepare.py", "tokens"),
     ("orchestrator/plan/placement.py", "devices"),  # `of`: always more than there are
     ("orchestrator/plan/ladder.py", "replicas"),
