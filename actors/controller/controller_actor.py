@@ -9,6 +9,7 @@ through here.
 import logging
 import os
 import shutil
+import threading
 import time
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
@@ -78,6 +79,7 @@ class ControllerActor:
         self._refused: RunStatus | None = None
         self._spec = spec
         self._ended = False
+        self._is_over = threading.Event()
         self._beats = heard_thread(self._beat, name="beat")
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         if restarted:
@@ -176,6 +178,7 @@ class ControllerActor:
             if view_of(self._machine).phase == "finished":
                 old_runs.discard(self._folder.places)
             self._folder.withdraw(self._spec.run)
+            self._is_over.set()
 
     def _begin(self) -> None:
         """Watch, and find again what the controller before this one has started, if there was one.
@@ -284,7 +287,7 @@ class ControllerActor:
         self._inbox.put(StopRequested(reason=DRIVER_GONE, wish="driver"))
         while not self._ended:
             time.sleep(self._timers.silent_s)
-        time.sleep(self._timers.silent_s)
+        self._is_over.wait(self._timers.lease_s)
         self._metrics.outlast()
         self._go()
 

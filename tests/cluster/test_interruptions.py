@@ -175,6 +175,6 @@ def test_a_crash_loop_ends_after_one_failure_more_than_allowed(cluster, cluster_
         cluster_place, run_dir, "--address", cluster.address, *kills,
         "--set", "elastic.max_failures=2",
     )  # fmt: skip
-    assert outcome.code == 3
+    assert outcome.code == 3, outcome.err + outcome.out
     assert "3 failures, more than elastic.max_failures=2" in outcome.out
     assert len(outcome.report["generations"]) == 3
