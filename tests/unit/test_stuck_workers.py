@@ -77,3 +77,20 @@ def test_a_mesh_that_is_being_left_judges_nobody():
     assert "worker-1" not in ended(drive)
     stuck(drive, "worker-1")
     assert drive.state.deadlines.judge_s is None
+
+
+def test_a_controller_that_is_back_hears_the_others_before_it_judges():
+    """It was told by one who waits for the one that hangs, and died before the rest could tell."""
+    drive = running(10)
+    waits = drive.members[-1]
+    stuck(drive, waits)
+    drive.do(ev.ControllerRestarted(down_s=3.0), after_s=3.0)
+    drive.do(ev.Tick())
+    assert not ended(drive)
+    stuck(drive, drive.members[0], operation=3)
+    for other in drive.members[1:]:
+        stuck(drive, other)
+    hangs = drive.members[0]
+    while not ended(drive):
+        drive.do(ev.Tick(), after_s=1.0)
+    assert [one.worker for one in of(cmd.EndWorker, drive.commands)] == [hangs]
