@@ -66,3 +66,13 @@ def test_what_was_joined_and_lost_is_told_of_a_few_by_name():
     drive.park(10, held_in=1)
     assert "and 92 more" in drive.state.current.reason
     assert len(drive.state.current.reason) < 2000
+
+
+def test_of_many_that_join_a_few_are_named():
+    drive = running(10, nodes=(("n0", 8),), max_dp=64)
+    drive.do(*(ev.NodeJoined(node=f"n{number}", slots=8) for number in range(1, 8)))
+    drive.ready()
+    while drive.state.phase == "running":
+        drive.tick()
+    drive.park(10, drained=True)
+    assert drive.state.current.reason.endswith(" and 48 more joined")

@@ -187,3 +187,22 @@ def test_steps_that_are_not_finite_from_the_beginning_end_the_run_at_once():
     assert isinstance(drive.state.current.restore, FreshState)
     skips(drive, 4, 6)
     assert drive.state.phase == "failed"
+
+
+def test_what_was_saved_of_a_bad_copy_is_no_older_state():
+    older, newer = (CheckpointState(step=step, name=f"step-{step}") for step in (5, 10))
+    one = {"nodes": (("head", 1),), "max_dp": 1, "max_skipped_steps": 3}
+    drive = running(12, resume=newer, fallbacks=(older,), **one)
+    drive.save(12)
+    drive.commit(12)
+    skips(drive, 13, 15)
+    drive.park(15, held_in=1)
+    assert drive.state.current.restore == older
+
+
+def test_steps_that_are_not_finite_long_after_a_copy_are_not_its_fault():
+    newest = CheckpointState(step=10, name="step-10")
+    one = {"nodes": (("head", 1),), "max_dp": 1, "max_skipped_steps": 3, "healthy_steps": 5}
+    drive = running(20, resume=newest, **one)
+    skips(drive, 21, 23)
+    assert drive.state.phase == "failed"
