@@ -288,3 +288,31 @@ def test_who_holds_another_step_or_trains_says_that_it_saves_nothing():
     assert "no state at step 1 that stands still, but that at step 0" in failed.error
     hear(one, called(2))
     assert hear(one, asked) == []  # of a generation that is over for good
+
+
+def test_the_end_of_another_generation_is_acknowledged_without_the_steps_of_this_one():
+    one = training(seat())
+    first = stepped(1)
+    hear(one, first, broken(), closed(at_step=1))
+    assert [event.records for event in told(hear(one, fenced(2, heard_step=9)))] == [()]
+    assert [event.records for event in told(hear(one, fenced(1)))] == [(first.record,)]
+
+
+def test_an_end_that_was_acknowledged_is_not_said_again_of_the_next_mesh():
+    one = training(seat())
+    hear(one, fenced(), cut_short(), closed(at_step=0), called(2), broken(2))
+    assert [type(event) for event in told(hear(one, closed(2, at_step=0)))] == [GroupBroken]
+
+
+def test_nothing_that_may_change_is_saved_as_what_is_held():
+    one = training(seat())
+    [failed] = told(hear(one, heard.AskedToSave(generation=1, step=0)))
+    assert isinstance(failed, SaveFailed)
+
+
+def test_what_was_not_reported_yet_is_told_before_it_leaves_at_a_boundary():
+    one = training(seat(save_every=100))
+    last = stepped(2, now_s=0.1, drain=True)
+    duties = hear(one, stepped(1), last)
+    assert told(duties) == [StepsDone(worker="worker-0", generation=1, records=(last.record,))]
+    assert undone(duties) == [do.CloseGroups(generation=1)]

@@ -1,0 +1,38 @@
+"""What parked ranks write of the state makes up all of it, each element once, without a mesh."""
+
+import pytest
+import torch
+from small_engine import spec, zero
+
+from remesh.parallel.holding.shard_state import ShardState
+from remesh.parallel.holding.written_part import held_part
+from remesh.parallel.plan.cut import Cut
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.state.fragments import cover_problems
+
+
+@pytest.mark.parametrize(
+    ("layout", "shards"),
+    [
+        (Layout(dp=2), 1),
+        (Layout(dp=4), 4),
+        (Layout(dp=4), 2),
+        (Layout(tp=2), 1),
+        (Layout(dp=4, tp=2), 2),
+    ],
+    ids=str,
+)
+def test_one_rank_of_each_place_writes_all_of_the_state_between_them(layout, shards):
+    job = spec(zero=zero(3)) if shards > 1 else spec()
+    cut = Cut.of(layout, shards)
+    held = {}
+    for rank in range(layout.world_size):
+        one = cut.held_by(layout, rank)
+        held.setdefault(one.place[0], one)
+    counts = {one.place[1] for one in held.values()}
+    assert counts == {len(held)}
+    states = [ShardState(job, one, torch.device("cpu")) for one in held.values()]
+    written = [fragment for state in states for fragment, _ in held_part(state)]
+    assert cover_problems(written) == ()
+    names = {fragment.name for state in states for fragment, _ in state.fragments()}
+    assert {fragment.name for fragment in written} == names
