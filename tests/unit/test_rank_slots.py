@@ -317,3 +317,25 @@ def test_what_is_left_is_touched_no_more():
     rank.do(rank.slots.enter(WAYS, CLAIM, 5, 0.0))
     rank.lease()
     assert rank.ballot(6) == (NOTHING, True)
+
+
+def test_a_generation_knows_nothing_of_the_one_before():
+    rank = Rank(every=3).lease()
+    rank.safe(rank.take(3), 3)
+    rank.slots.voted(3)
+    rank.heard(vw.SlotSpoilt(slot=rank.take(6), error="no header"))
+    rank.do(rank.slots.lost("reset"))
+    rank.heard(vw.GenerationOver())
+    rank.do(rank.slots.enter(WAYS, CLAIM, 1, 0.0))
+    rank.lease()
+    assert rank.slots.stable == NOTHING
+    assert rank.ballot(3) == (NOTHING, True)
+    rank.heard(vw.SlotSpoilt(slot=rank.take(3), error="no header"))
+    assert len(rank.paused()) == 2
+    assert len(rank.opened()) == 2
+
+
+def test_no_other_vault_is_asked_in_a_generation_that_is_over():
+    rank = Rank().lease()
+    rank.heard(vw.GenerationOver())
+    assert rank.slots.move(VaultWays(own="a:2", buddy="b:1"), 0.0) == []
