@@ -29,7 +29,8 @@ def lines_of(ranks):
 
 def test_a_word_about_a_worker_looks_at_its_own_node_only():
     """control A7: `roster.on` looked at all workers, 6.4 s for 16,384 of them."""
-    assert lines_of(16_384) == lines_of(64)
+    costs = zip(lines_of(16_384), lines_of(64), strict=True)
+    assert all(large < 1.2 * small for large, small in costs)
 
 
 def size_of(drive):
