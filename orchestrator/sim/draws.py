@@ -22,7 +22,7 @@ FAILURES = {  # by kind, with what the reason says then
     "storage stands still": "no file of it has come in",
     "commit hangs": "has not answered",
     "second start": "another start has claimed the run",
-    "bad link": "broke before a step",
+    "bad link": "more than elastic.max_failures",
     "job errs": "the data is not what the job says",
     "bad disk": "Input/output error",
 }

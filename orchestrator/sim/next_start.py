@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.memory.carrying import carried_of
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState
 from remesh.orchestrator.sim.shells.world import World
@@ -25,6 +26,7 @@ def next_options(before: Controller, world: World) -> Options:
         fallbacks=tuple(found[1:]),
         last_generation=max(state.last_generation, options.last_generation),
         amendments=before.amendments,
+        carried=carried_of(state),
     )
 
 
