@@ -16,6 +16,7 @@ from remesh.orchestrator.sim.simulation import RunOutcome, Simulation, Simulatio
 HALF = 0.5
 CRUEL = 0.6
 STOPS = frozenset({"stop", "stop twice", "stop now", "driver gone"})
+UNLUCKY = ("waiting for nodes", "connection reset")  # may befall any run
 FAILURES = {  # by kind, with what the reason says then
     "corrupt checkpoint": "no state is left",
     "disk full": "is not saved",
@@ -111,6 +112,6 @@ def _as_expected(outcome: RunOutcome) -> bool:
         case "crashed":
             return bool({"head dies", "head notice"} & kinds)
         case _:
-            waits = outcome.reason.startswith("waiting for nodes")
+            unlucky = any(sign in outcome.reason for sign in UNLUCKY)
             found = FAILURES.items()
-            return waits or any(kind in kinds and sign in outcome.reason for kind, sign in found)
+            return unlucky or any(kind in kinds and sign in outcome.reason for kind, sign in found)

@@ -20,6 +20,7 @@ from remesh.orchestrator.sim.shells.slow_storage import SlowStorage
 from remesh.parallel.plan.cut import Held
 
 CRAWLING = 100.0
+NO_ANSWER = "has not answered"  # of a commit
 MARGIN_S = 4.0  # before the moment by which a run has to be over
 
 
@@ -54,7 +55,8 @@ class Ends:
         if state.phase not in (Phase.STOPPED, Phase.PREEMPTED) and not waited:
             return
         late = self.until_s is not None and now_s > self.until_s - MARGIN_S
-        if late or self.excuse or self._crawls:
+        mute = NO_ANSWER in state.reason
+        if late or mute or self.excuse or self._crawls:
             return
         saved, held = state.checkpoints.newest_step or 0, min(self._held(state), state.step)
         if held > saved:
