@@ -21,7 +21,7 @@ from remesh.actors.agent.words import NodeAnswer, NodeWord
 from remesh.actors.controller.careful import CarefulMachine
 from remesh.actors.controller.carrying_out import CarryingOut
 from remesh.actors.controller.commits import Commits, ToldFingerprint, overtaken
-from remesh.actors.controller.driver_lease import DRIVER_GONE, DriverLease
+from remesh.actors.controller.driver_lease import DRIVER_GONE, DriverLease, wait_until_gone
 from remesh.actors.controller.event_loop import EventLoop, LoopParts
 from remesh.actors.controller.front_door import FrontDoor
 from remesh.actors.controller.inbox import Inbox
@@ -282,18 +282,13 @@ class ControllerActor:
 
     def _watch_driver(self) -> None:
         """Stop the run when its driver's lease has lapsed, and end once it is over."""
-        while not self._driver_is_gone():
-            time.sleep(self._timers.silent_s)
+        wait_until_gone(self._lease, self._pulse, lambda: self._ended)
         self._inbox.put(StopRequested(reason=DRIVER_GONE, wish="driver"))
         while not self._ended:
             time.sleep(self._timers.silent_s)
         self._is_over.wait(self._timers.lease_s)
         self._metrics.outlast()
         self._go()
-
-    def _driver_is_gone(self) -> bool:
-        self._pulse.look()
-        return self._lease.has_lapsed(over=self._ended)
 
     def _outlast_driver(self) -> None:
         while not self._lease.has_lapsed(over=True):

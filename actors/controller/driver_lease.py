@@ -7,6 +7,8 @@ for a run that is over: then the short lease holds.
 import time
 from collections.abc import Callable
 
+from remesh.actors.links.pulse import Pulse
+
 DRIVER_GONE = "the command that started the run is gone"
 
 
@@ -37,3 +39,17 @@ class DriverLease:
     def has_lapsed(self, *, over: bool) -> bool:
         limit_s = self._short_s if over else self._lease_s
         return self._clock() - self._renewed_s >= limit_s
+
+
+def wait_until_gone(
+    lease: DriverLease,
+    pulse: Pulse,
+    is_over: Callable[[], bool],
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Returns when the lease has lapsed. Once the run is over nobody else looks at the pulse."""
+    while True:
+        pulse.look()
+        if lease.has_lapsed(over=is_over()):
+            return
+        wait(pulse.every_s)

@@ -27,6 +27,11 @@ class Pulse:
         self._lock = threading.Lock()
         self._looked_s = clock()
 
+    @property
+    def every_s(self) -> float:
+        """Who looks so often, alone, finds no gap where there was none."""
+        return self._limit_s / 5
+
     def look(self) -> float:
         """Seconds for which nothing ran until now; 0 if it was not for long."""
         with self._lock:

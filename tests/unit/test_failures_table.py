@@ -1,7 +1,8 @@
 """docs/failures.md is walked: each row is made to happen, and says and ends as it does there.
 
 A row is added there with a key, and here with what does it: a function of a finished run that gives
-what the command said, or the name of a test that shows it with a real run.
+what the command said, a golden trace, which says what the machine decides, or the name of a test
+that shows it.
 """
 
 import ast
@@ -135,6 +136,18 @@ def controller_files(_run):
     return Said(exit_code(told, None), told.reason, "")
 
 
+def in_trace(name):
+    """What the run says in `tests/traces/NAME.txt`, and how its command ends."""
+
+    def told(_run):
+        text = (ROOT / "tests" / "traces" / f"{name}.txt").read_text()
+        (ended,) = re.findall(r"^ *END (\w+):", text, re.MULTILINE) or ["finished"]
+        last = RunStatus(phase=ended, step=1, steps=2, ended=True, status=ended)
+        return Said(exit_code(last, None), text, "")
+
+    return told
+
+
 MADE = {
     "journal-changed": journal_changed,
     "journal-cut": journal_cut,
@@ -159,6 +172,17 @@ MADE = {
     "no-run": lambda run: run.remesh("status", run.folder / "data"),
     "report-foreign": report_foreign,
     "controller-files": controller_files,
+    "worker-frozen": in_trace("frozen_worker"),
+    "worker-late": in_trace("late_starts"),
+    "node-back": in_trace("flapping_host"),
+    "standstill": in_trace("stood_still"),
+    "stop-forming": in_trace("stop_while_forming"),
+    "stop-loss": in_trace("stop_writer_dies"),
+    "stop-unsaved": in_trace("save_without_a_sign"),
+    "notice-over": in_trace("head_notice_over"),
+    "too-many": in_trace("crash_loop"),
+    "too-few": in_trace("too_few"),
+    "commit-hangs": in_trace("commit_without_answer"),
 }
 
 SHOWN = {
@@ -177,6 +201,29 @@ SHOWN = {
     "test_a_head_that_is_killed_is_one_line_and_code_4_and_the_run_can_be_taken_up",
     "ctrl-c": "cluster/test_interruptions.py::"
     "test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing",
+    "ctrl-c-twice": "unit/test_cli_drive.py::"
+    "test_the_second_ctrl_c_ends_at_once_even_in_a_call_that_hangs",
+    "worker-hangs": "unit/test_stuck_workers.py::"
+    "test_who_is_behind_the_others_is_ended_and_no_other",
+    "agent-killed": "cluster/test_agents.py::"
+    "test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on",
+    "node-held": "unit/test_carrying_out.py::test_who_holds_a_node_is_named",
+    "links-broken": "unit/test_blame.py::"
+    "test_a_node_that_reaches_nobody_is_done_without_after_three_tries",
+    "error-again": "unit/test_second_tries.py::"
+    "test_the_same_error_on_another_node_ends_the_run_with_its_cause",
+    "step-fails-again": "unit/test_second_tries.py::"
+    "test_a_failure_that_repeats_is_tried_from_an_older_state_once_and_names_its_step",
+    "no-snapshots": "unit/test_control_vaults.py::"
+    "test_why_there_are_no_snapshots_is_announced_once_a_generation",
+    "event-aside": "unit/test_set_aside.py::"
+    "test_the_machine_is_as_if_it_had_not_been_told_and_the_run_goes_on",
+    "run-taken": "unit/test_claim_watch.py::"
+    "test_a_run_that_somebody_else_has_ends_though_nothing_is_trained",
+    "journal-full": "unit/test_actors_journal_files.py::"
+    "test_a_full_disk_holds_up_the_commits_and_no_training",
+    "folder-gone": "unit/test_segments.py::"
+    "test_a_start_on_another_machine_says_from_when_on_nothing_is_proven",
 }
 
 
@@ -216,5 +263,6 @@ def test_each_key_stands_in_the_table_once():
 def test_the_codes_of_the_table_are_those_of_the_readme():
     readme = (ROOT / "README.md").read_text()
     (table,) = re.findall(r"\| exit code \| meaning \|\n(.*?)\n\n", readme, re.DOTALL)
-    known = {int(code) for row in table.splitlines()[1:] for code in re.findall(r"\d+", row[:12])}
+    cells = (row.split("|")[1] for row in table.splitlines()[1:])
+    known = {int(code) for cell in cells for code in re.findall(r"\d+", cell)}
     assert {code for _, _, code in rows()} <= known

@@ -4,8 +4,9 @@ from control_drive import running
 from control_values import records
 
 from remesh.actors.agent.words import NodeWord
-from remesh.actors.controller.driver_lease import DriverLease
+from remesh.actors.controller.driver_lease import DriverLease, wait_until_gone
 from remesh.actors.links.heard_words import HeardWords, without_known
+from remesh.actors.links.pulse import Pulse
 from remesh.orchestrator.control.words.events import VaultLost, WorkerParked
 
 
@@ -111,3 +112,18 @@ def test_a_long_lease_holds_once_the_driver_has_asked_and_until_the_run_is_over(
     another.lengthen()
     clock.now_s = 1100.0
     assert not another.has_lapsed(over=False)
+
+
+def test_a_driver_is_gone_after_its_lease_though_nobody_else_looks_at_the_pulse():
+    """Of a run that is over: each wait counted as a standstill, and the lease never lapsed."""
+    clock, stood_still = Hourglass(), []
+    lease = DriverLease(20.0, 1800.0, clock)
+    pulse = Pulse(0.5, (lease.excuse, stood_still.append), clock)
+
+    def wait(for_s):
+        assert clock.now_s < 30.0, "it waits for ever"
+        clock.now_s += for_s + 0.001
+
+    wait_until_gone(lease, pulse, lambda: True, wait)
+    assert clock.now_s < 20.5
+    assert stood_still == []
