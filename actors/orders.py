@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from remesh.orchestrator.control.words.records import Restore, VaultSlot
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.curve import Fingerprint
+from remesh.orchestrator.job.faults_on_order import OrderedFault
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.job.kills import Kill
 from remesh.orchestrator.plan.rung import Rung
 
 NAMESPACE = "remesh"
@@ -38,7 +38,7 @@ class RunSpec:
     start: int
     incarnation: int
     max_members: int
-    kills: tuple[Kill, ...]
+    faults: tuple[OrderedFault, ...]
     driver_lease_s: float
     submission: str = ""
     vault_token: str = ""

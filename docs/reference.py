@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from remesh.cli.main import app
 from remesh.orchestrator.job.curve import AMENDABLE, KeyClass, class_of
+from remesh.orchestrator.job.faults_on_order import KINDS, MOMENTS
 from remesh.orchestrator.job.job import Job
 
 FOLDER = Path(__file__).parent
@@ -32,6 +34,13 @@ LEAVES = frozenset(
         "elastic.max_workers",
         "elastic.same_bits",
     }
+)
+FAULTS = (
+    "`remesh run --fault KIND@KEY=VALUE,KEY=VALUE` has a run of your own be struck, to see what it "
+    "does about it: `--fault freeze@step=20,rank=1,operation=vote,for=2`. Each strikes once, where "
+    "all that it names is so; a step or a generation is required, and without a rank it is the "
+    f"highest one. An operation is {', '.join(MOMENTS[:-1])} or {MOMENTS[-1]}. `--kill worker@20` "
+    "is short for `--fault kill@step=20`, `--kill node@40` for `--fault kill-node@step=40`."
 )
 NUMBERS = {"integer": "whole number", "number": "number"}
 
@@ -75,13 +84,24 @@ def commands() -> str:
     ]
     for name, text in _helped(typer.main.get_command(app), "remesh"):
         lines += ["", f"## {name}", "", "```text", text.rstrip(), "```"]
+    lines += ["", "## Faults on order", "", *_wrapped(FAULTS), ""]
+    lines += ["| kind | | keys |", "|---|---|---|"]
+    for kind, told in KINDS.items():
+        lines.append(_cells(f"`{kind}`", told.says, ", ".join(sorted(told.takes))))
     return "\n".join(lines) + "\n"
 
 
 def _row(key: str, kind: dict[str, Any], field: FieldInfo) -> str:
     said = " ".join((field.description or "").split())
-    cells = (f"`{key}`", _type(kind), _default(field), _shapes(key), said)
+    return _cells(f"`{key}`", _type(kind), _default(field), _shapes(key), said)
+
+
+def _cells(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH + 10)
 
 
 def _shapes(key: str) -> str:

@@ -45,7 +45,7 @@ from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_view import RunView
 from remesh.actors.serving.run_metrics import RunMetrics
 from remesh.actors.serving.status_server import StatusServer
-from remesh.actors.worker.ordered_kills import died_at_s
+from remesh.actors.worker.ordered_faults import ControllerFaults, died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words.events import (
@@ -139,6 +139,7 @@ class ControllerActor:
                 fingerprint=ToldFingerprint(self._folder, spec.fingerprint, began_with),
                 snapshots=SnapshotWriter(done, self._inbox, self._journal),
                 pulse=self._pulse,
+                faults=ControllerFaults(spec, self._folder.storage),
                 now_s=self._now_s,
             ),
         )

@@ -13,6 +13,7 @@ from remesh.actors.history.replay import SnapshotWriter
 from remesh.actors.links.pulse import Pulse
 from remesh.actors.run.run_view import RunView
 from remesh.actors.serving.run_metrics import RunMetrics
+from remesh.actors.worker.ordered_faults import ControllerFaults
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.words.commands import (
     Announce,
@@ -47,6 +48,7 @@ class LoopParts:
     fingerprint: ToldFingerprint
     snapshots: SnapshotWriter
     pulse: Pulse
+    faults: ControllerFaults
     now_s: Callable[[], float]
 
 
@@ -96,6 +98,7 @@ class EventLoop:
         for command in commands:
             self._carry_out(command, now_s)
         parts.orders.end_turn(event, was_up=was_up)
+        parts.faults.heard(event)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         parts = self._parts

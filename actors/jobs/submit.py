@@ -139,7 +139,7 @@ def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: i
         start=start,
         incarnation=start,
         max_members=most,
-        kills=options.kills,
+        faults=options.faults,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),

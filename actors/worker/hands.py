@@ -21,6 +21,7 @@ from remesh.orchestrator.control.words.records import (
     StepRecord,
 )
 from remesh.orchestrator.control.words.recovery import slot_label
+from remesh.orchestrator.job.faults_on_order import BEGIN, Moment
 from remesh.orchestrator.worker import duties as do
 from remesh.orchestrator.worker import heard
 from remesh.parallel.groups.fence import GenerationFence
@@ -30,6 +31,7 @@ from remesh.parallel.holding.shard_state import Holding
 from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.holding.written_part import held_part, own_part
 from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
+from remesh.parallel.plan.schedules.operations import Operation
 from remesh.parallel.plan.step_result import RankPhase
 from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import parse_name
@@ -123,6 +125,7 @@ class Hands:
     def _form(self) -> heard.MeshFormed:
         started_s = time.monotonic()
         order = self.order
+        self._fire(order.from_step + 1, "form")
         self._saver.settle()
         self._mesh = self._parts.form_mesh(
             Rendezvous(
@@ -146,6 +149,7 @@ class Hands:
     def _restore(self) -> heard.StateRestored | heard.StateMissing:
         started_s = time.monotonic()
         order, engine = self.order, self._parts.engine
+        self._fire(order.from_step + 1, "restore")
         holding = engine.holding()
         engine.form(self.mesh, order.rung.leaves)
         missing = None
@@ -223,11 +227,7 @@ class Hands:
         order, step = self.order, duty.step
         self._fence.check(order.generation)
         self._parts.course.before(step)
-        self._parts.faults.fire(
-            step,
-            is_last_rank=order.rank == order.rung.workers - 1,
-            is_node_victim=order.is_victim,
-        )
+        self._fire(step)
         sealed_step, ready = self._parts.snapshots.ballot(step)
         work = Work(
             mesh=self.mesh,
@@ -236,6 +236,7 @@ class Hands:
             fill=partial(self._fill, step),
             write_digest=_write_digest,
             stamp=self._stamp,
+            reach=partial(self._reach, step) if self._parts.faults.looks_at_operations else None,
             drain=duty.leave,
             save=duty.save,
             sealed_step=sealed_step,
@@ -245,6 +246,22 @@ class Hands:
         now_s = time.monotonic()
         record = StepRecord(step=step, did=did, step_s=now_s - started_s, ended_s=time.time())
         return heard.Stepped(generation=order.generation, record=record, now_s=now_s)
+
+    def _fire(self, step: int, operation: str = BEGIN) -> None:
+        order = self.order
+        self._parts.faults.fire(
+            Moment(
+                generation=order.generation,
+                step=step,
+                rank=order.rank,
+                is_last_rank=order.rank == order.rung.workers - 1,
+                is_node_victim=order.is_victim,
+                operation=operation,
+            )
+        )
+
+    def _reach(self, step: int, operation: Operation) -> None:
+        self._fire(step, type(operation).__name__.lower())
 
     def _fill(self, step: int, first: int, out: TokenBuffer) -> SampleSums:
         """Into memory of its own: what is left behind may be read when another step uses `out`."""
@@ -261,6 +278,7 @@ class Hands:
 
     def _save(self, step: int) -> heard.PartCopied:
         order, saver = self.order, self._saver
+        self._fire(step, "save")
         if not saver.is_prepared:
             part = own_part(self._parts.engine.shard_state, self.mesh)
             saver.prepare(part, rank=order.rank, num_writers=order.rung.workers)

@@ -11,6 +11,7 @@ from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.data.digest import StepDigest
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.job.amendments import Amendments
+from remesh.orchestrator.job.faults_on_order import Moment
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
@@ -76,9 +77,11 @@ class Stamped(Protocol):
 
 
 class Strikes(Protocol):
-    """Deaths on order."""
+    """Faults on order."""
 
-    def fire(self, step: int, *, is_last_rank: bool, is_node_victim: bool) -> None: ...
+    @property
+    def looks_at_operations(self) -> bool: ...
+    def fire(self, at: Moment) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,14 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
         list[str] | None,
         typer.Option(metavar="WHAT@STEP", help="Kill a worker or a node as a step begins."),
     ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND@PLACE",
+            help="Strike once, at step=, generation=, rank= and operation=: "
+            "kill, freeze, slow, disconnect, disk-full, kill-node, kill-controller, standstill.",
+        ),
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=user_path, help="Write a report of the run as JSON."),
@@ -154,6 +162,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
             nodes=nodes,
             workers_per_node=workers_per_node,
             kills=kill or (),
+            faults=fault or (),
             report=report,
             fresh=fresh,
             from_step=from_step,

@@ -21,8 +21,8 @@ from remesh.cli.screen.progress import open_display
 from remesh.data.regular_file import read_bounded
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.faults_on_order import check_faults, parse_fault, parse_kill
 from remesh.orchestrator.job.job import Job, load_job
-from remesh.orchestrator.job.kills import check_kills, parse_kill
 from remesh.orchestrator.plan.fitting import check_machine
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import UserError
@@ -40,6 +40,7 @@ class RunRequest:
     nodes: int | None = None
     workers_per_node: int | None = None
     kills: Sequence[str] = ()
+    faults: Sequence[str] = ()
     report: Path | None = None
     fresh: bool = False
     from_step: int | None = None
@@ -80,16 +81,19 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
             "--fresh sets the run aside, and --from-step goes back in it; leave one of them out"
         )
     defaults = RunOptions()
-    kills = tuple(parse_kill(text) for text in request.kills)
+    faults = (
+        *(parse_kill(text) for text in request.kills),
+        *(parse_fault(text) for text in request.faults),
+    )
     options = RunOptions(
         nodes=request.nodes or defaults.nodes,
         workers_per_node=request.workers_per_node or defaults.workers_per_node,
-        kills=kills,
+        faults=faults,
         fresh=request.fresh,
         from_step=request.from_step,
         address=request.address,
     )
-    check_kills(kills, steps=job.train.steps, nodes=options.nodes, address=options.address)
+    check_faults(faults, steps=job.train.steps, nodes=options.nodes, address=options.address)
     return options
 
 

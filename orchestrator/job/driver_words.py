@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from remesh.orchestrator.job.kills import Kill
+from remesh.orchestrator.job.faults_on_order import OrderedFault
 
 INTERRUPTED = "interrupted"  # the phase of a run without an end whose controller is gone
 
@@ -19,7 +19,7 @@ class RunOptions:
 
     nodes: int = 2
     workers_per_node: int = 2
-    kills: tuple[Kill, ...] = ()
+    faults: tuple[OrderedFault, ...] = ()
     fresh: bool = False
     from_step: int | None = None
     address: str | None = None

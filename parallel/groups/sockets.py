@@ -35,6 +35,14 @@ class Connections:
                     own.shutdown(socket.SHUT_RDWR)
 
 
+def shut_all() -> None:
+    """Ends every connection of this process, as if it had lost the network; nothing is closed."""
+    for own in _tcp_sockets():
+        if _peer(own):
+            with suppress(OSError):  # already ended by the other side
+                own.shutdown(socket.SHUT_RDWR)
+
+
 def listeners(ip: str) -> set[Address]:
     """Addresses at which this process listens on `ip`."""
     return {_name(own) for own in _tcp_sockets() if _listens(own) and _name(own)[0] == ip}

@@ -157,6 +157,8 @@ class Engine:
             work.fence.check(work.generation)
             updates = isinstance(operation, Step)
             work.stamp(step, number, RankPhase.UPDATING if updates else RankPhase.COMPUTING)
+            if work.reach:
+                work.reach(operation)
             interpreter.carry_out(operation)
             if updates:
                 self.at_step = step

@@ -7,6 +7,7 @@ import numpy as np
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.schedules.operations import Operation
 
 TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
 SampleSums = tuple[int, int, int]  # of the digests of samples: high, low, count
@@ -18,7 +19,8 @@ class Work:
 
     `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
     and returns the sums of their digests; `write_digest` writes those of a whole step as text.
-    `stamp(step, operation, phase)` is told where the rank stands.
+    `stamp(step, operation, phase)` is told where the rank stands, `reach`, if there is one, before
+    what operation.
 
     `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
     whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
@@ -30,6 +32,7 @@ class Work:
     fill: Callable[[int, TokenBuffer], SampleSums]
     write_digest: Callable[[SampleSums], str]
     stamp: Callable[[int, int, int], None]
+    reach: Callable[[Operation], None] | None = None
     drain: bool = False
     save: bool = False
     sealed_step: int | None = None

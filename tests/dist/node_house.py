@@ -53,7 +53,7 @@ def house_spec(folder, patience_s=5.0):
         incarnation=(claim := runs.claim(run)),
         start=claim,
         max_members=4,
-        kills=(),
+        faults=(),
         driver_lease_s=20.0,
         vault_token="secret",
     )

@@ -70,7 +70,7 @@ class Run:
             start=1,
             incarnation=self.folder.claim("ab12"),
             max_members=1,
-            kills=(),
+            faults=(),
             driver_lease_s=1.0,
         )
         self.losses = LossesByStep()

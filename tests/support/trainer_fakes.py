@@ -207,7 +207,9 @@ class NoTurns:
 
 
 class NoStrikes:
-    def fire(self, step, *, is_last_rank, is_node_victim):
+    looks_at_operations = False
+
+    def fire(self, at):
         pass
 
 

@@ -1,23 +1,33 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from control_values import DID
 from waiting import PATIENCE_S, soon
 
 from remesh.actors.node.processes import session_members
 from remesh.actors.orders import RunSpec
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.worker.ordered_kills import Faults, died_at_s
+from remesh.actors.storage.full_storage import FullStorage
+from remesh.actors.worker.ordered_faults import ControllerFaults, Faults, StepPace, died_at_s
+from remesh.orchestrator.control.words.events import StepsDone
+from remesh.orchestrator.control.words.records import StepRecord
+from remesh.orchestrator.job.faults_on_order import BEGIN, Moment, parse_fault, parse_kill
 from remesh.orchestrator.job.job import load_job
-from remesh.orchestrator.job.kills import Kill
+from remesh.parallel.plan.step_result import StepResult
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 
-def spec_of(*kills):
+def asked(text):
+    return parse_fault(text) if "=" in text else parse_kill(text)
+
+
+def spec_of(*texts):
     return RunSpec(
         run="ab12",
         job=load_job(TINY),
@@ -27,8 +37,24 @@ def spec_of(*kills):
         start=1,
         incarnation=1,
         max_members=4,
-        kills=kills,
+        faults=tuple(map(asked, texts)),
         driver_lease_s=20.0,
+    )
+
+
+def faults_of(spec, storage, worker="worker-3", disk=None):
+    disk = disk or FullStorage(storage)
+    return Faults(spec=spec, worker=worker, node="node-b", storage=storage, disk=disk)
+
+
+def moment(step, role="", operation=BEGIN):
+    return Moment(
+        generation=1,
+        step=step,
+        rank=2,
+        is_last_rank=role == "last",
+        is_node_victim=role == "victim",
+        operation=operation,
     )
 
 
@@ -44,8 +70,7 @@ def fired(spec, storage, step, role="", *, worker="worker-3", bystander=None):
         os.setsid()
         if bystander:
             subprocess.Popen(["sleep", "60"])
-        faults = Faults(spec=spec, worker=worker, node="node-b", storage=storage)
-        faults.fire(step, is_last_rank=role == "last", is_node_victim=role == "victim")
+        faults_of(spec, storage, worker).fire(moment(step, role))
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if bystander:
@@ -54,7 +79,7 @@ def fired(spec, storage, step, role="", *, worker="worker-3", bystander=None):
 
 
 def test_the_last_rank_dies_once_at_the_step_and_nobody_else(storage):
-    spec = spec_of(Kill(target="worker", step=20))
+    spec = spec_of("worker@20")
     assert fired(spec, storage, 19, "last") is None
     assert fired(spec, storage, 20, "victim") is None
     assert storage.list("") == []
@@ -67,23 +92,22 @@ def test_the_last_rank_dies_once_at_the_step_and_nobody_else(storage):
 
 
 def test_of_two_that_reach_the_step_at_once_one_dies(storage):
-    spec = spec_of(Kill(target="worker", step=1))
+    spec = spec_of("worker@1")
     pids = []
     for rank in range(4):
         pid = os.fork()
         if pid == 0:
-            faults = Faults(spec=spec, worker=f"worker-{rank}", node="n", storage=storage)
-            faults.fire(1, is_last_rank=True, is_node_victim=False)
+            faults_of(spec, storage, f"worker-{rank}").fire(moment(1, "last"))
             os._exit(0)
         pids.append(pid)
     ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     assert sorted(ends) == [-signal.SIGKILL, 0, 0, 0]
-    died = json.loads(storage.get("faults/ab12-0.json"))["died"]
+    died = json.loads(storage.get("faults/ab12-0.json"))["struck"]
     assert died == f"worker-{ends.index(-signal.SIGKILL)}"
 
 
 def test_a_node_goes_with_all_processes_of_its_session(storage):
-    spec = spec_of(Kill(target="worker", step=20), Kill(target="node", step=40))
+    spec = spec_of("worker@20", "node@40")
     leader = [0]
     assert fired(spec, storage, 40, "last") is None
     assert fired(spec, storage, 40, "victim", bystander=leader) == signal.SIGKILL
@@ -93,13 +117,13 @@ def test_a_node_goes_with_all_processes_of_its_session(storage):
 
 
 def test_two_kills_at_one_step_are_two_deaths(storage):
-    spec = spec_of(Kill(target="worker", step=20), Kill(target="worker", step=20))
+    spec = spec_of("worker@20", "worker@20")
     deaths = [fired(spec, storage, 20, "last") for _ in range(3)]
     assert deaths == [signal.SIGKILL, signal.SIGKILL, None]
 
 
 def test_the_next_start_of_a_run_has_its_own_kills(storage):
-    kill = Kill(target="worker", step=20)
+    kill = "worker@20"
     assert fired(spec_of(kill), storage, 20, "last") == signal.SIGKILL
     other = RunSpec(**{**{k: getattr(spec_of(kill), k) for k in RunSpec.__slots__}, "run": "cd34"})
     assert died_at_s(other, storage, "worker-3") is None
@@ -107,6 +131,100 @@ def test_the_next_start_of_a_run_has_its_own_kills(storage):
 
 
 def test_a_claim_that_cannot_be_read_tells_nothing(storage):
-    spec = spec_of(Kill(target="worker", step=20))
+    spec = spec_of("worker@20")
     (storage.root / "faults" / "ab12-0.json").mkdir(parents=True)
     assert died_at_s(spec, storage, "worker-3") is None
+
+
+def test_a_fault_within_a_step_strikes_before_its_operation(storage):
+    faults = faults_of(spec_of("disk-full@step=3,rank=2,operation=vote"), storage)
+    assert faults.looks_at_operations
+    assert not faults_of(spec_of("kill@step=3"), storage).looks_at_operations
+    faults.fire(moment(3))
+    faults.fire(moment(3, operation="forward"))
+    assert storage.list("faults/") == []
+    faults.fire(moment(3, operation="vote"))
+    assert storage.list("faults/") == ["faults/ab12-0.json"]
+
+
+def test_a_full_disk_takes_nothing_and_gives_what_it_has(storage):
+    disk = FullStorage(storage)
+    disk.put("a", b"1")
+    faults_of(spec_of("disk-full@step=3,rank=2"), storage, disk=disk).fire(moment(3))
+    for put in (disk.put, disk.put_if_absent):
+        with pytest.raises(OSError, match="No space left on device"):
+            put("b", b"2")
+    assert disk.get("a") == b"1"
+    assert disk.list("") == ["a", "faults/ab12-0.json"]
+    disk.fill(0.0)
+    disk.put("b", b"2")
+
+
+def test_a_rank_that_loses_the_network_has_no_connection_any_more(storage):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+        with near, far:
+            faults_of(spec_of("disconnect@step=3,rank=2"), storage).fire(moment(3))
+            assert near.recv(1) == far.recv(1) == b""
+        again = socket.create_connection(server.getsockname())  # a listener is left alone
+        again.close()
+
+
+def test_a_frozen_process_goes_on_when_its_time_is_over_and_only_then(storage):
+    pid = os.fork()
+    if pid == 0:
+        faults_of(spec_of("freeze@step=3,rank=2,for=0.2"), storage).fire(moment(3))
+        os._exit(7)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_slow_rank_waits_for_as_many_steps_as_were_asked_for():
+    clock = FakeClock()
+    pace = StepPace(now_s=clock.now, sleep=clock.sleep)
+    for step in range(6):
+        if step == 2:
+            pace.slow(3.0, 2)
+        pace.keep()
+        clock.now_s += 1.0
+    assert clock.slept == [2.0, 2.0]
+
+
+class FakeClock:
+    def __init__(self):
+        self.now_s, self.slept = 0.0, []
+
+    def now(self):
+        return self.now_s
+
+    def sleep(self, for_s):
+        self.slept.append(for_s)
+        self.now_s += for_s
+
+
+def heard(spec, storage, *steps):
+    """How a process ends, or that it stops, which hears of these steps as a controller."""
+    did = StepResult(**DID, digest="")
+    told = [StepRecord(step=step, did=did, step_s=1.0, ended_s=1.0) for step in steps]
+    pid = os.fork()
+    if pid == 0:
+        faults = ControllerFaults(spec, storage)
+        for record in told:
+            faults.heard(StepsDone(worker="w", generation=1, records=(record,)))
+        os._exit(0)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if os.WIFSTOPPED(status):
+        os.waitpid(pid, 0)
+        return signal.SIGSTOP
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+
+
+def test_a_controller_strikes_itself_once_as_it_hears_of_the_step(storage):
+    spec = spec_of("kill-controller@step=3", "standstill@step=5,for=0.1")
+    assert heard(spec, storage, 1, 2) is None
+    assert heard(spec, storage, 4) == signal.SIGKILL
+    assert heard(spec, storage, 4) is None
+    assert heard(spec, storage, 5) == signal.SIGSTOP
+    assert heard(spec, storage, 6) is None
+    assert died_at_s(spec, storage, "controller") is None

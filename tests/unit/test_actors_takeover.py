@@ -39,7 +39,7 @@ def spec_of(folder, run="abcd"):
         start=1,
         incarnation=folder.claim(run),
         max_members=2,
-        kills=(),
+        faults=(),
         driver_lease_s=20.0,
     )
 

@@ -8,8 +8,8 @@ from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.main import main
 from remesh.cli.run_command import RunRequest, run_options
 from remesh.orchestrator.job.driver_words import RunOptions
+from remesh.orchestrator.job.faults_on_order import parse_fault, parse_kill
 from remesh.orchestrator.job.job import load_job
-from remesh.orchestrator.job.kills import Kill
 from remesh.orchestrator.user_errors import UserError
 
 TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
@@ -23,6 +23,8 @@ TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
         (["run", TINY, "--set", "train.stesp=3"], "did you mean train.steps?"),
         (["run", TINY, "--set", "train.steps=-3"], "train.steps = -3: expected at least 1"),
         (["run", TINY, "--kill", "worker"], "--kill worker: expected worker@STEP"),
+        (["run", TINY, "--fault", "burn@step=3"], "--fault burn@step=3: burn is no fault"),
+        (["run", TINY, "--fault", "kill@step=x"], "step=x: expected a whole number from 1"),
         (["run", TINY, "--kill", "worker@81"], "the job ends at train.steps = 80"),
         (["run", TINY, "--kill", "node@4", "--nodes", "1"], "the head node is never killed"),
         (["run", TINY, "--kill", "node@4", "--address", "auto"], "refused with --address"),
@@ -91,11 +93,12 @@ def options(**request):
 
 def test_a_run_starts_here_on_two_nodes_of_two_workers_unless_told_otherwise():
     assert options() == RunOptions(nodes=2, workers_per_node=2)
-    told = options(nodes=3, workers_per_node=1, kills=["node@4", "worker@5"], fresh=True)
+    faults = {"kills": ["node@4", "worker@5"], "faults": ["slow@step=3"]}
+    told = options(nodes=3, workers_per_node=1, fresh=True, **faults)
     assert told == RunOptions(
         nodes=3,
         workers_per_node=1,
-        kills=(Kill(target="node", step=4), Kill(target="worker", step=5)),
+        faults=(parse_kill("node@4"), parse_kill("worker@5"), parse_fault("slow@step=3")),
         fresh=True,
     )
     assert options(address="auto").address == "auto"

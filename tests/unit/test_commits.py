@@ -59,7 +59,7 @@ def spec_of(folder, run="ab12"):
         start=claim,
         incarnation=claim,
         max_members=1,
-        kills=(),
+        faults=(),
         driver_lease_s=20.0,
     )
 

@@ -22,7 +22,7 @@ ALWAYS_MANY = {
     ("data/blocks.py", "rows"),
     ("data/blocks.py", "tokens"),
     ("data/documents.py", "leaves"),  # a verb, as in the two below
-    ("orchestrator/job/kills.py", "leaves"),
+    ("orchestrator/job/faults_on_order.py", "leaves"),
     ("orchestrator/job/tables.py", "leaves"),
     ("api/cli/screen/said.py", "tokens"),  # a rate
     ("orchestrator/plan/fitting.py", "processes"),  # 32 at least
