@@ -50,7 +50,9 @@ class HeadWatch:
 
 
 class WordsOfLife:
-    """WordsOfLife of life of a run's controller in its folder: none has come for `limit_s`."""
+    """The signs of life of a run's controller in its folder; they have ceased when none has come for
+    `limit_s`.
+    """
 
     def __init__(
         self, run_dir: Path, limit_s: float, clock: Callable[[], float] = time.monotonic

@@ -1,11 +1,9 @@
 """Whether the workers of a real run have said what their machines may say, event by event.
 
-The journal has what they said.
-
-The controller of the journal is played again, and what it asks of each worker is given to a machine
-of that worker. When the worker heard a word is not in the journal: any moment after the controller
-gave it will do, if there is one at which the machine says just what the journal says next. How its
-duties ended is told by what it says of them.
+The journal has what they said. Its controller is played again, and what it asks of each worker is
+given to a machine of that worker. When the worker heard a word is not in the journal: any moment
+after the controller gave it will do, if there is one at which the machine says just what the
+journal says next. How its duties ended is told by what it says of them.
 """
 
 from collections import deque

@@ -95,7 +95,7 @@ class CloseGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellIt:
-    """TellIt the controller, in the order of these words."""
+    """The controller hears of it, in the order of these words."""
 
     event: Event
 
