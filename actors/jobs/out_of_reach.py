@@ -50,9 +50,7 @@ class HeadWatch:
 
 
 class WordsOfLife:
-    """The signs of life of a run's controller in its folder; they have ceased when none has come for
-    `limit_s`.
-    """
+    """Of a run's controller, in its folder. They have ceased when none has come for `limit_s`."""
 
     def __init__(
         self, run_dir: Path, limit_s: float, clock: Callable[[], float] = time.monotonic
