@@ -88,9 +88,7 @@ class House:
     def start(self, *workers):
         """The processes of these workers, once they are ready."""
         self.tell(*(StartRank(worker=worker) for worker in workers))
-        assert soon(
-            lambda: set(workers) <= set(self.told(WorkerReady)) | set(self.told(WorkerLost))
-        )
+        assert soon(lambda: {*self.told(WorkerReady), *self.told(WorkerLost)}.issuperset(workers))
         return [self.household.rank(worker) for worker in workers]
 
     def start_vault(self):
