@@ -170,11 +170,14 @@ class Watch:
                 self._beats.expect([node], self._clock() + self._timers.start_s())
 
     def over(self, node: str, cause: str) -> None:
-        """An agent has ended. If nobody wanted it to, the node is lost, with all that was there."""
+        """An agent has ended. If nobody wanted it to, the node is lost, with all that was there.
+
+        Once the watch has ended all are to end: that is no news.
+        """
         with self._lock:
             found = self._nodes[node]
             found.lives -= 1
-            if found.stand is _Stand.USED and not found.lives:
+            if found.stand is _Stand.USED and not found.lives and not self._ended.is_set():
                 self._lose(node, f"its agent {cause}")
 
     def release(self, node: str) -> None:

@@ -1,3 +1,5 @@
+"""Faults on order: what is asked for, where it strikes, and what is refused with the cure."""
+
 from typing import get_args
 
 import pytest

@@ -296,3 +296,10 @@ def test_a_look_that_fails_is_announced_once_and_looked_again(sky):
     assert sky.told == [
         "the controller could not look around, and tries again: RuntimeError: no answer"
     ]
+
+
+def test_agents_that_end_with_their_run_are_no_lost_nodes(sky):
+    """The journal of a run that was over told of each node as lost."""
+    sky.watch.end()
+    sky.watch.over(sky.node, "died")
+    assert sky.seen() == []
