@@ -90,7 +90,7 @@ class EventLoop:
         parts = self._parts
         was_up = parts.orders.was_up(event)
         with parts.view.lock:
-            commands = parts.careful.handle(event, now_s, parts.inbox.line)
+            commands = parts.careful.handle(event, now_s, parts.inbox.place)
             if commands is None:
                 return
             parts.metrics.note(event, now_s)

@@ -9,7 +9,7 @@ from typing import Any
 from remesh.actors.orders import HEAD, NAMESPACE, RunSpec, controller_name
 from remesh.orchestrator.control.words.options import Options
 
-CONTROLLER_THREADS = {"inbox": 1, "beats": 4, "driver": 2}
+CONTROLLER_THREADS = {"inbox": 1, "beats": 32, "driver": 2}
 
 
 def start_controller(spec: RunSpec, options: Options) -> Any:

@@ -144,9 +144,9 @@ def _take_over(spec: RunSpec, journal: Journal, before: Replayed, folder: RunFol
     newest_s = journal.newest_s()
     now_s = max(time.time(), newest_s)  # a clock that was set back does not reach the machine
     writer = JournalWriter(folder.path, incarnation, journal.options, continued=journal)
-    for (incarnation, line), error in before.aside.items():
+    for (incarnation, place), error in before.aside.items():
         if incarnation == journal.incarnation:
-            writer.set_aside(line, error, now_s)
+            writer.set_aside(place, error, now_s)
     _remember(writer, before, now_s)
     for text in before.unsaid:
         writer.announcement(text, now_s)

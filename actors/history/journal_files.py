@@ -12,7 +12,7 @@ from typing import Any
 
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.controller import Controller
-from remesh.orchestrator.control.journal import Announced, Remembered
+from remesh.orchestrator.control.journal import Announced, LinePlace, Remembered
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
@@ -73,8 +73,8 @@ class Journal:
             machine.handle(event, now_s)
         return machine
 
-    def handled(self) -> Iterator[tuple[int, Event, float]]:
-        """The events that were handled, with the numbers of their lines and their moments."""
+    def handled(self) -> Iterator[tuple[LinePlace, Event, float]]:
+        """The events that were handled, with their places and their moments."""
         return journal.handled(self.lines, self.first)
 
     def announcements(self) -> Iterator[dict[str, Any]]:

@@ -10,13 +10,20 @@ nothing is committed meanwhile, since `sync` fails.
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from remesh.actors.history.journal_files import Journal, journal_path
 from remesh.data.durable import DISK, Disk
 from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.journal import Announced, Opened, Remembered, SetAside
+from remesh.orchestrator.control.journal import (
+    Announced,
+    LinePlace,
+    Opened,
+    Remembered,
+    SetAside,
+)
 from remesh.orchestrator.control.words.events import Event, NodeJoined
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.sealed_lines import sealed
@@ -66,11 +73,20 @@ class JournalWriter:
         for folder in (path.parent, run_folder):
             disk.sync_folder(folder)
 
-    def event(self, event: Event, now_s: float) -> int:
-        """The number of its line. Raises: OSError."""
-        if isinstance(event, NodeJoined):
-            self._nodes.add(event.node)
-        return self._line(journal.encode(event, now_s), now_s)
+    def event(self, event: Event, now_s: float) -> LinePlace:
+        """Where it stands. Raises: OSError."""
+        return self.events([event], now_s)[0]
+
+    def events(self, events: Sequence[Event], now_s: float) -> list[LinePlace]:
+        """Where they stand, one after the other: those of one kind in one line, all in one write.
+
+        Raises: OSError.
+        """
+        self._nodes.update(event.node for event in events if isinstance(event, NodeJoined))
+        encoded = list(journal.encode_all(events, now_s))
+        first = self._write([line for line, _ in encoded], now_s)
+        lengths = enumerate((length for _, length in encoded), first)
+        return [LinePlace(line, nth) for line, length in lengths for nth in range(length)]
 
     def announcement(self, text: str, now_s: float) -> None:
         self.ending(text, now_s)
@@ -82,11 +98,12 @@ class JournalWriter:
 
     def ending(self, text: str, now_s: float) -> None:
         """The last word, which a poll returns as the run's reason and not as an announcement."""
-        self._line(journal.encode(Announced(text=text), now_s), now_s)
+        self._write([journal.encode(Announced(text=text), now_s)], now_s)
 
-    def set_aside(self, line: int, error: str, now_s: float) -> None:
-        """The event on that line could not be handled."""
-        self._line(journal.encode(SetAside(line=line, error=error), now_s), now_s)
+    def set_aside(self, place: LinePlace, error: str, now_s: float) -> None:
+        """The event at that place could not be handled."""
+        aside = SetAside(line=place.line, nth=place.nth, error=error)
+        self._write([journal.encode(aside, now_s)], now_s)
 
     def snapshot(self, values: Any, now_s: float, after: int | None = None) -> None:
         """Where a controller that takes over begins to replay: behind the line `after`, or all."""
@@ -100,7 +117,7 @@ class JournalWriter:
                 nodes=tuple(sorted(self._nodes)),
                 values=None,
             )
-            self._put(journal.encode_remembered(there, encoded, now_s))
+            self._put([journal.encode_remembered(there, encoded, now_s)])
 
     @property
     def num_bytes(self) -> int:
@@ -122,23 +139,25 @@ class JournalWriter:
             found = file.read(min(most, max(size - offset, 0)))
         return (found + waiting[max(offset - size, 0) :])[:most]
 
-    def _line(self, line: str, now_s: float) -> int:
+    def _write(self, lines: Sequence[str], now_s: float) -> int:
+        """The number of the first of them."""
         with self._lock:
             was_full = bool(self._waiting)
-            number = self._put(line)
+            number = self._put(lines)
             if self._waiting and not was_full:
                 text = (
                     f"there is no room for the run's journal, {self.path}; training goes on, and "
                     f"nothing is saved until there is some"
                 )
                 self.announcements.append(text)
-                self._put(journal.encode(Announced(text=text), now_s))
+                self._put([journal.encode(Announced(text=text), now_s)])
             return number
 
-    def _put(self, line: str) -> int:
+    def _put(self, lines: Sequence[str]) -> int:
         number = self.num_lines
-        self._add(line)
-        self.num_lines += 1
+        for line in lines:
+            self._add(line)
+        self.num_lines += len(lines)
         try:
             self._write_waiting()
         except OSError as error:

@@ -10,6 +10,7 @@ from remesh.actors.history.journal_files import Journal
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.orchestrator.accounts.snapshot import Snapshot, decode, encode
 from remesh.orchestrator.accounts.tally import Tally
+from remesh.orchestrator.control.journal import LinePlace
 from remesh.orchestrator.control.memory.carrying import carried_of
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.carried import Carried
@@ -21,10 +22,13 @@ SHARE = 4  # of the bytes of a journal at most one in so many is of a snapshot
 
 
 class Handled(Protocol):
-    """Where events are taken out: the line of the last one, and its moment."""
+    """Where events are taken out: the place of the last one, its moment, and whether it is the
+    last of its line.
+    """
 
-    line: int
+    place: LinePlace
     at_s: float
+    ends_line: bool
 
 
 class SnapshotWriter:
@@ -45,46 +49,47 @@ class SnapshotWriter:
         """Called by the thread that handles them, once what it has taken out is handled."""
         self._events += 1
         before = self._writer.num_bytes
-        if self._events >= EVERY and before >= self._due_bytes:
+        if self._events >= EVERY and before >= self._due_bytes and self._inbox.ends_line:
             values = encode(self._there)
-            self._writer.snapshot(values, self._inbox.at_s, after=self._inbox.line)
+            self._writer.snapshot(values, self._inbox.at_s, after=self._inbox.place.line)
             after = self._writer.num_bytes
             self._events, self._due_bytes = 0, after + (SHARE - 1) * (after - before)
 
 
 class UnhandledError(Exception):
-    """The event on that line of a start cannot be handled, and is not set aside."""
+    """The event at that place of a start cannot be handled, and is not set aside."""
 
-    def __init__(self, incarnation: int, line: int, error: Exception) -> None:
-        super().__init__(f"line {line} of start {incarnation}: {type(error).__name__}: {error}")
-        self.where = (incarnation, line)
+    def __init__(self, incarnation: int, place: LinePlace, error: Exception) -> None:
+        what = f"{type(error).__name__}: {error}"
+        super().__init__(f"line {place.line} of start {incarnation}: {what}")
+        self.where = (incarnation, place)
 
 
 @dataclass(slots=True, kw_only=True)
 class Replayed:
     """`unsaid` are the sentences that were decided on and not announced any more, `start` is the
     number of the newest start. `aside` are the events that cannot be handled and are not set aside
-    in the journal, by start and line.
+    in the journal, by start and place.
     """
 
     state: State
     tally: Tally
     start: int = 0
     unsaid: list[str] = field(default_factory=list)
-    aside: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    aside: Mapping[tuple[int, LinePlace], str] = field(default_factory=dict)
 
     def run(self, found: Journal) -> None:
         """Take in what happened in one start of the run. Raises: UnhandledError."""
         machine = found.machine(self.state)
         said = [entry["text"] for entry in found.announcements()]
         self.unsaid = []
-        for line, event, now_s in found.handled():
-            if (found.incarnation, line) in self.aside:
+        for place, event, now_s in found.handled():
+            if (found.incarnation, place) in self.aside:
                 continue
             try:
                 self.unsaid += _sentences(machine.handle(event, now_s))
             except Exception as error:
-                raise UnhandledError(found.incarnation, line, error) from error
+                raise UnhandledError(found.incarnation, place, error) from error
             self.tally.note(event, now_s, machine.state)
         for text in said:  # in the order of the decisions, with a few others in between
             if self.unsaid[:1] == [text]:
@@ -98,7 +103,7 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
 
     Cost: about 0.1 ms for each event since the newest snapshot; asked for as a controller begins.
     """
-    aside: dict[tuple[int, int], str] = {}
+    aside: dict[tuple[int, LinePlace], str] = {}
     while True:
         try:
             return _replayed(journals, aside)
@@ -106,20 +111,20 @@ def replayed(journals: Sequence[Journal]) -> Replayed:
             aside[error.where] = str(error)
 
 
-def state_before(found: Journal, line: int) -> State:
-    """What the machine of this start knew before the event on that line."""
+def state_before(found: Journal, place: LinePlace) -> State:
+    """What the machine of this start knew before the event at that place."""
     later, state = found, State()
     if snapshot := _newest_snapshot(found):
         later, state = snapshot[0], snapshot[1].state
     machine = found.machine(state)
-    for number, event, now_s in later.handled():
-        if number >= line:
+    for where, event, now_s in later.handled():
+        if where >= place:
             break
         machine.handle(event, now_s)
     return machine.state
 
 
-def _replayed(journals: Sequence[Journal], aside: Mapping[tuple[int, int], str]) -> Replayed:
+def _replayed(journals: Sequence[Journal], aside: Mapping[tuple[int, LinePlace], str]) -> Replayed:
     starts = list(journals)
     done = Replayed(state=State(), tally=Tally(), aside=aside)
     for index in range(len(starts) - 1, -1, -1):

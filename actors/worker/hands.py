@@ -144,7 +144,7 @@ class Hands:
             order.rung.shards,
         )
         self._parts.stamps[Field.GENERATION] = order.generation
-        return heard.MeshFormed(generation=order.generation, form_s=time.monotonic() - started_s)
+        return heard.MeshFormed(generation=order.generation, form_s=_since_s(started_s))
 
     def _restore(self) -> heard.StateRestored | heard.StateMissing:
         started_s = time.monotonic()
@@ -166,7 +166,7 @@ class Hands:
         return missing or heard.StateRestored(
             generation=order.generation,
             at_step=engine.at_step or 0,
-            restore_s=time.monotonic() - started_s,
+            restore_s=_since_s(started_s),
         )
 
     def _share(self, holding: Holding | None, step: int) -> heard.StateMissing | None:
@@ -299,3 +299,8 @@ class Hands:
 def _write_digest(sums: SampleSums) -> str:
     high, low, count = sums
     return StepDigest(high=high, low=low, count=count).hex()
+
+
+def _since_s(started_s: float) -> float:
+    """To the millisecond: the journal has it of every rank."""
+    return round(time.monotonic() - started_s, 3)

@@ -1,15 +1,17 @@
-"""The journal: one JSON line for each event, written before the event is handled.
+"""The journal: JSON lines of events, each written before the event is handled.
 
 Replaying it gives the live state again. Events are kept rather than states: the events of a day are
 small, every decision can be traced to what was known then, and losses and digests come along.
 Between them stand the sentences that were announced, and now and then a snapshot of the state: it
-spares a replay, and says nothing that the events do not say.
+spares a replay, and says nothing that the events do not say. Events of one kind that came together
+share a line, so an event has a place: its line, and which one of that line it is.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from itertools import groupby
+from typing import Any, NamedTuple, get_args
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words import codec
@@ -17,9 +19,17 @@ from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.run_format import stamped, unstamped
+from remesh.orchestrator.control.words.together import Together, apart, together
 from remesh.orchestrator.user_errors import RemeshError
 
 _EVENTS = get_args(Event)
+
+
+class LinePlace(NamedTuple):
+    """Where an event stands: its line, counted as in Remembered, and from 0 in that line."""
+
+    line: int
+    nth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +58,22 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """The event on that line, counted as in Remembered, could not be handled: an error of ours.
+    """The event at that place could not be handled: an error of ours.
 
     The machine is as if it had not been told, and so is a replay. What lost: to end the run, and
     every later start at the same event.
     """
 
     line: int
+    nth: int = 0
     error: str
+
+    @property
+    def place(self) -> LinePlace:
+        return LinePlace(self.line, self.nth)
+
+
+Written = Event | Announced | Remembered | SetAside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +81,7 @@ class Entry:
     """What a line says, and its moment."""
 
     at_s: float
-    told: Event | Announced | Remembered | SetAside
+    told: Written | Together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +102,19 @@ class JournalError(RemeshError):
     """A journal holds a line that is none; only its last line may be cut short."""
 
 
-def encode(told: Event | Announced | Remembered | SetAside, now_s: float) -> str:
+def encode(told: Written | Together, now_s: float) -> str:
     """One line, without its end. Raises: CodecError for what could not be read back."""
     return _line(codec.encode(Entry, Entry(at_s=now_s, told=told)))
+
+
+def encode_all(events: Iterable[Event], now_s: float) -> Iterator[tuple[str, int]]:
+    """Lines for all of them in their order, each with the number of its events."""
+    for _, alike in groupby(events, type):
+        row = list(alike)
+        if len(row) > 1 and (there := together(row)):
+            yield encode(there, now_s), len(row)
+        else:
+            yield from ((encode(event, now_s), 1) for event in row)
 
 
 def encode_remembered(there: Remembered, values: str, now_s: float) -> str:
@@ -118,9 +146,17 @@ def decode(line: str) -> Entry:
 
 
 def entries(lines: Iterable[str]) -> Iterator[Entry]:
-    """All of them. A last line that was cut short by a crash was never acted upon."""
+    """All of them, each event by itself."""
+    return (entry for _, entry in placed(lines))
+
+
+def placed(lines: Iterable[str], first: int = 0) -> Iterator[tuple[LinePlace, Entry]]:
+    """Likewise with their places, the lines counted from `first`.
+
+    A last line that was cut short by a crash was never acted upon.
+    """
     cut_short: JournalError | None = None
-    for line in lines:
+    for number, line in enumerate(lines, first):
         if cut_short is not None:
             raise cut_short
         try:
@@ -129,9 +165,11 @@ def entries(lines: Iterable[str]) -> Iterator[Entry]:
             cut_short = _no_line(line, error)
             continue
         try:
-            yield _entry(values)
+            found = _each(_entry(values))
         except CodecError as error:
             raise _no_line(line, error) from None
+        for nth, entry in enumerate(found):
+            yield LinePlace(number, nth), entry
 
 
 def read(lines: Iterable[str]) -> Iterator[tuple[Event, float]]:
@@ -141,20 +179,20 @@ def read(lines: Iterable[str]) -> Iterator[tuple[Event, float]]:
             yield entry.told, entry.at_s
 
 
-def set_aside(lines: Iterable[str]) -> frozenset[int]:
-    """The lines of the events that could not be handled."""
+def set_aside(lines: Iterable[str]) -> frozenset[LinePlace]:
+    """The places of the events that could not be handled."""
     said = entries(line for line in lines if says(line, SetAside))
-    return frozenset(entry.told.line for entry in said if isinstance(entry.told, SetAside))
+    return frozenset(entry.told.place for entry in said if isinstance(entry.told, SetAside))
 
 
-def handled(lines: Sequence[str], first: int = 0) -> Iterator[tuple[int, Event, float]]:
-    """All events that were handled, with the numbers of their lines, counted from `first`, and
-    their moments.
+def handled(lines: Sequence[str], first: int = 0) -> Iterator[tuple[LinePlace, Event, float]]:
+    """All events that were handled, with their places, the lines counted from `first`, and their
+    moments.
     """
     aside = set_aside(lines)
-    for number, entry in enumerate(entries(lines), first):
-        if isinstance(entry.told, _EVENTS) and number not in aside:
-            yield number, entry.told, entry.at_s
+    for place, entry in placed(lines, first):
+        if isinstance(entry.told, _EVENTS) and place not in aside:
+            yield place, entry.told, entry.at_s
 
 
 def replay(lines: Iterable[str], options: Options) -> Controller:
@@ -168,6 +206,13 @@ def replay(lines: Iterable[str], options: Options) -> Controller:
 def says(line: str, kind: type[Any]) -> bool:
     """Whether the line may be one of this kind: a quick look, without reading it."""
     return f'"{codec.CLASS}":"{kind.__name__}"' in line
+
+
+def _each(entry: Entry) -> Sequence[Entry]:
+    """The same, each event by itself. Raises: CodecError."""
+    if not isinstance(entry.told, Together):
+        return (entry,)
+    return [replace(entry, told=event) for event in apart(entry.told)]
 
 
 def _entry(values: Any) -> Entry:

@@ -246,8 +246,11 @@ class Roster:
             del self.in_states[before][worker.name]
         if after is not None:
             self.in_states[after][worker.name] = None
+        ready = (after in READY) - (before in READY)
+        starting = (after is WorkerState.STARTING) - (before is WorkerState.STARTING)
         node = self.nodes.get(worker.node)
-        if node is None:
+        stays = before is not None and after is not None and not ready and not starting
+        if node is None or stays:  # as when a whole mesh parks
             return
         self._count_slots(node, -1)
         was_ready = node.num_ready > 0
@@ -255,8 +258,8 @@ class Roster:
             node.workers[worker.name] = None
         if after is None:
             del node.workers[worker.name]
-        node.num_ready += (after in READY) - (before in READY)
-        node.num_starting += (after is WorkerState.STARTING) - (before is WorkerState.STARTING)
+        node.num_ready += ready
+        node.num_starting += starting
         self._count_slots(node, 1)
         if node.state is NodeState.USED:
             self.num_ready_nodes += (node.num_ready > 0) - was_ready

@@ -85,7 +85,7 @@ def _collection(kind: Any, inner: Sequence[Any]) -> Plan:
 
 
 @cache
-def _fields(kind: Any) -> Mapping[str, Plan]:
+def fields_of(kind: Any) -> Mapping[str, Plan]:
     """Looked for at the first value, so that a class may hold others of itself."""
     hints = get_type_hints(kind)
     return {one.name: plan_of(hints[one.name]) for one in fields(kind)}
@@ -93,7 +93,7 @@ def _fields(kind: Any) -> Mapping[str, Plan]:
 
 def _class(kind: Any) -> Plan:
     def put(value: Any) -> dict[str, Any]:
-        known = _fields(kind)
+        known = fields_of(kind)
         if type(value) is not kind:
             raise wrong(kind.__name__, value)
         done = {}
@@ -107,7 +107,7 @@ def _class(kind: Any) -> Plan:
     def take(values: Any) -> Any:
         if not isinstance(values, dict):
             raise wrong(kind.__name__, values)
-        known = _fields(kind)
+        known = fields_of(kind)
         if values.keys() != known.keys():
             raise _other_keys(kind, values)
         given = {}
@@ -129,7 +129,7 @@ def _made(kind: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _other_keys(kind: Any, values: Mapping[str, Any]) -> CodecError:
-    known = _fields(kind)
+    known = fields_of(kind)
     unknown = [key for key in values if key not in known]
     if unknown:
         return CodecError(f"{kind.__name__} has no {shown(unknown[0])}")
