@@ -137,6 +137,18 @@ def unreadable(line):
     return line.members(ev.RestoreFailed, name=name, error="hash differs")
 
 
+def broken(line):
+    """`waited` is the rank that it waited for in vain, if it knows."""
+    waited_for = tuple(map(int, line.options.get("waited", "").split()))
+    return line.members(ev.GroupBroken, error="connection reset", waited_for=waited_for)
+
+
+def stuck(line):
+    """Before an operation of the step after `at`."""
+    where = {"step": line.step, "operation": int(line.options["operation"]), "phase": "waiting"}
+    return line.members(ev.WorkerStuck, silent_s=5.5, **where)
+
+
 def stop(line):
     """Of the user, unless `by` says another; `now` for one that does not wait."""
     by = line.options.get("by", "user")
@@ -174,7 +186,8 @@ KINDS = {
     "ready": ready,
     "lost": lambda line: line.workers(ev.WorkerLost, **line.death),
     "frozen": lambda line: line.workers(ev.WorkerFrozen, silent_s=0.6),
-    "broken": lambda line: line.members(ev.GroupBroken, error="connection reset"),
+    "stuck": stuck,
+    "broken": broken,
     "formed": lambda line: line.members(ev.WorkerFormed, form_s=0.005),
     "restored": restored,
     "unreadable": unreadable,

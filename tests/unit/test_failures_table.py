@@ -173,7 +173,9 @@ MADE = {
     "report-foreign": report_foreign,
     "controller-files": controller_files,
     "worker-frozen": in_trace("frozen_worker"),
+    "worker-hangs": in_trace("hung_worker"),
     "worker-late": in_trace("late_starts"),
+    "links-broken": in_trace("bad_link"),
     "node-back": in_trace("flapping_host"),
     "standstill": in_trace("stood_still"),
     "stop-forming": in_trace("stop_while_forming"),
@@ -203,13 +205,9 @@ SHOWN = {
     "test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing",
     "ctrl-c-twice": "unit/test_cli_drive.py::"
     "test_the_second_ctrl_c_ends_at_once_even_in_a_call_that_hangs",
-    "worker-hangs": "unit/test_stuck_workers.py::"
-    "test_who_is_behind_the_others_is_ended_and_no_other",
     "agent-killed": "cluster/test_agents.py::"
     "test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on",
     "node-held": "unit/test_carrying_out.py::test_who_holds_a_node_is_named",
-    "links-broken": "unit/test_blame.py::"
-    "test_a_node_that_reaches_nobody_is_done_without_after_three_tries",
     "error-again": "unit/test_second_tries.py::"
     "test_the_same_error_on_another_node_ends_the_run_with_its_cause",
     "step-fails-again": "unit/test_second_tries.py::"
