@@ -2,50 +2,58 @@
 
 Generated are: each condition negated, each call statement left out, each branch taken out, in what
 decides (orchestrator/control, worker and vault). Beside them stand those of `mutants/known.toml`,
-written by hand. Each is tried by seeds of the simulator up to the first that fails, then by the
-unit tests of the machines. `mutants/survivors.toml` says why one may survive.
+written by hand. Each is tried by seeds of the simulator up to the first that fails, then by unit
+tests: all of them that call what is broken. `mutants/survivors.toml` says why one may survive.
+
+A mutant that cannot be imported, or whose process ends without a word, is noticed by nobody: it is
+"broke", and no evidence. One that changes nothing is tried before all others, and has to survive.
 
     .venv/bin/python tests/sim/mutants.py --sample 40 --seed 1 --only moves/transitions.py
 """
 
 import argparse
 import ast
+import importlib
 import importlib.abc
 import importlib.util
+import json
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import reaching
+
+ROOT = reaching.ROOT
 HERE = Path(__file__).resolve().parent / "mutants"
 ROOMS = ("control", "worker", "vault")
-TESTS = (
-    "test_control_*.py",
-    "test_seat*.py",
-    "test_rank_slots.py",
-    "test_vault_shelf.py",
-    "test_stuck_workers.py",
-)
-SEEDS, CPU_S, MEMORY_BYTES = 300, 400, 4 << 30
-BY_SIM, BY_TESTS, SURVIVED = "sim", "tests", "survived"
+SEEDS, CPU_S, MEMORY_BYTES = 300, 200, 8 << 30
+BY_SIM, BY_TESTS, SURVIVED, BROKE = VERDICTS = ("sim", "tests", "survived", "broke")
 MOST_SURVIVORS = 0.05
+ALL = "all"  # for what is broken outside of functions
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`name` stays the same as long as its function does; `source` is the whole file with it."""
+    """`name` stays the same as long as its function does; `source` is the whole file with it.
+
+    `function` is the one that is broken, `tests` are files beside those that call it.
+    """
 
     name: str
     path: str
     line: int
     source: str
+    function: str
+    tests: tuple[str, ...] = ()
 
     @property
     def module(self):
@@ -56,19 +64,27 @@ class Places(ast.NodeVisitor):
     """Every place of a file that can be broken: the function, the kind, and how to do it."""
 
     def __init__(self):
-        self.found, self.inside = [], []
+        self.found, self.inside, self.function, self.functions = [], [], ALL, {}
 
     def visit_FunctionDef(self, node):
+        outer, self.function = self.function, self.function
+        if outer == ALL:
+            self.function = ".".join([*self.inside, node.name])
+            self.functions |= dict.fromkeys(
+                range(node.body[0].lineno, node.end_lineno + 1), self.function
+            )
+        self.visit_ClassDef(node)
+        self.function = outer
+
+    def visit_ClassDef(self, node):
         self.inside.append(node.name)
         self.generic_visit(node)
         self.inside.pop()
 
-    def visit_ClassDef(self, node):
-        self.visit_FunctionDef(node)
-
     def add(self, kind, node, do):
         if self.inside:
-            self.found.append((".".join(self.inside), kind, node.lineno, do))
+            where = ".".join(self.inside)
+            self.found.append((where, kind, node.lineno, self.function, do))
 
     def visit_If(self, node):
         self.negates(node, "test")
@@ -124,20 +140,21 @@ def generated(path):
     """All mutants of a file."""
     text = (ROOT / path).read_text()
     counts, mutants = Counter(), []
-    for index in range(len(places_of(text)[1])):
-        tree, found = places_of(text)
-        where, kind, line, do = found[index]
+    for index in range(len(places_of(text)[1].found)):
+        tree, places = places_of(text)
+        where, kind, line, function, do = places.found[index]
         do()
         counts[where, kind] += 1
         name = f"{path}::{where}::{kind} {counts[where, kind]}"
-        mutants.append(Mutant(name, path, line, ast.unparse(ast.fix_missing_locations(tree))))
+        source = ast.unparse(ast.fix_missing_locations(tree))
+        mutants.append(Mutant(name, path, line, source, function))
     return mutants
 
 
 def places_of(text):
     tree, places = ast.parse(text), Places()
     places.visit(tree)
-    return tree, places.found
+    return tree, places
 
 
 def known():
@@ -148,8 +165,16 @@ def known():
             message = f"{entry['name']}: {entry['old']!r} stands not once in {entry['file']}"
             raise SystemExit(message)
         line = text[: text.index(entry["old"])].count("\n") + 1
+        function = places_of(text)[1].functions.get(line, ALL)
         source = text.replace(entry["old"], entry["new"])
-        yield Mutant(entry["name"], entry["file"], line, source)
+        tests = tuple(entry.get("tests", ()))
+        yield Mutant(entry["name"], entry["file"], line, source, function, tests)
+
+
+def unbroken(mutant):
+    """Nothing is wrong with it: whoever notices it is wrong about all others, too."""
+    source = ast.unparse(ast.parse((ROOT / mutant.path).read_text()))
+    return Mutant("nothing", mutant.path, 0, source, mutant.function, mutant.tests)
 
 
 def all_mutants(only):
@@ -158,8 +183,8 @@ def all_mutants(only):
         for room in ROOMS
         for path in sorted((ROOT / "orchestrator" / room).rglob("*.py"))
     ]
-    found = [mutant for path in paths for mutant in generated(path)]
-    return [one for one in [*known(), *found] if only in one.path or one.name.startswith(only)]
+    found = [*known(), *(mutant for path in paths for mutant in generated(path))]
+    return [one for one in found if only in one.path or one.name.startswith(only)]
 
 
 class Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -175,35 +200,66 @@ class Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self.source, f"<{self.module}>", "exec"), module.__dict__)
 
 
-def tried(mutant, seeds):
-    """In a child process, by whom it is noticed."""
-    words = [sys.executable, __file__, "--child", mutant.module, "--seeds", str(seeds)]
+def tried(mutant, callers):
+    """In a child process, by whom it is noticed; if by nobody, as nothing came of it, what came."""
+    by_name = f"{mutant.path}::{mutant.function}"
+    everybody = {one: None for found in callers.values() for one in found}
+    found = list(everybody) if mutant.function == ALL else callers.get(by_name, [])
+    order = {
+        "module": mutant.module,
+        "source": mutant.source,
+        "seeds": sorted(one for one in found if isinstance(one, int)),
+        "tests": [one for one in found if isinstance(one, str)],
+        "files": reaching.files_of(mutant.tests),
+    }
+    words = [sys.executable, __file__, "--child"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / ".typing")}
     done = subprocess.run(
-        words, input=mutant.source, text=True, capture_output=True, env=environment, check=False
+        words,
+        input=json.dumps(order),
+        text=True,
+        capture_output=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
     )
-    said = done.stdout.strip().rpartition("\n")[2]
-    return said if said in (BY_SIM, BY_TESTS, SURVIVED) else BY_SIM  # it did not get to say so
+    verdict = done.stdout.strip().rpartition("\n")[2]
+    if verdict in VERDICTS:
+        return verdict, ""
+    return BROKE, f"{done.returncode}: {(done.stderr or done.stdout).strip()[-200:]}"
 
 
-def child(module, seeds):
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+class TooLongError(Exception):
+    """It goes on for ever, or nearly so."""
+
+
+def child(order):
+    """Its last word is a verdict; it has none if it cannot be imported."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 20))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.meta_path.insert(0, Broken(module, sys.stdin.read()))
-    if not simulations_hold(seeds):
+    signal.signal(signal.SIGXCPU, too_long)
+    sys.meta_path.insert(0, Broken(order["module"], order["source"]))
+    importlib.import_module(order["module"])
+    if not simulations_hold(order["seeds"]):
         return BY_SIM
-    import pytest  # noqa: PLC0415 - after the finder stands
+    files = sorted({str(ROOT / one.partition("::")[0]) for one in order["tests"]})
+    picked = reaching.Picked(wanted=frozenset(order["tests"]))
+    held = reaching.tests_hold(files, picked)
+    held = held and reaching.tests_hold(order["files"], reaching.Picked())
+    return SURVIVED if held else BY_TESTS
 
-    files = [str(f) for pattern in TESTS for f in sorted((ROOT / "tests/unit").glob(pattern))]
-    quiet = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--no-summary"]
-    return SURVIVED if pytest.main([*quiet, *files]) == 0 else BY_TESTS
+
+def too_long(_signal, _frame):
+    raise TooLongError
 
 
 def simulations_hold(seeds):
-    try:
-        from remesh.orchestrator.sim.draws import simulate  # noqa: PLC0415 - likewise
+    if not seeds:
+        return True
+    from remesh.orchestrator.sim.draws import simulate  # noqa: PLC0415 - after the finder stands
 
-        for seed in range(seeds):
+    try:
+        for seed in seeds:
             simulate(seed)
     except Exception:  # noqa: BLE001 - whatever a broken machine raises is a sign
         return False
@@ -211,22 +267,48 @@ def simulations_hold(seeds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, help="so many of them, drawn by --seed")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the simulator")
-    parser.add_argument("--only", default="", help="a part of a path, or how a name begins")
-    parser.add_argument("--child", help="for this script itself: the module that is broken")
-    words = parser.parse_args()
+    words = parsed()
     if words.child:
-        say(child(words.child, words.seeds))
+        say(child(json.loads(sys.stdin.read())))
         return 0
     mutants = all_mutants(words.only)
     if words.sample is not None and words.sample < len(mutants):
         mutants = random.Random(words.seed).sample(mutants, words.sample)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(lambda one: said(one, tried(one, words.seeds)), mutants))
-    return table(mutants, outcomes)
+    callers = known_callers(words)
+    verdict, why = tried(unbroken(mutants[0]), callers)
+    if verdict != SURVIVED:
+        raise SystemExit(f"what is not broken is noticed, by {verdict}: {why}")
+    ends_s = time.monotonic() + 60 * words.minutes
+
+    def outcome(mutant):
+        return said(mutant, *tried(mutant, callers)) if time.monotonic() < ends_s else None
+
+    with ThreadPoolExecutor(words.processes) as pool:
+        outcomes = list(pool.map(outcome, mutants))
+    both = zip(mutants, outcomes, strict=True)
+    return table([(mutant, outcome) for mutant, outcome in both if outcome])
+
+
+def parsed():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", type=int, help="so many of them, drawn by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="of the simulator")
+    parser.add_argument("--only", default="", help="a part of a path, or how a name begins")
+    parser.add_argument("--minutes", type=float, default=10**6, help="none is begun after that")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--callers", type=Path, help="who calls what: read, or written first")
+    parser.add_argument("--child", action="store_true", help="for this script itself")
+    return parser.parse_args()
+
+
+def known_callers(words):
+    if words.callers and words.callers.exists():
+        return json.loads(words.callers.read_text())
+    callers = reaching.callers(words.seeds)
+    if words.callers:
+        words.callers.write_text(json.dumps(callers))
+    return callers
 
 
 def say(text):
@@ -234,27 +316,30 @@ def say(text):
     sys.stdout.flush()
 
 
-def said(mutant, outcome):
-    if outcome == SURVIVED:
-        say(f"survived: {mutant.name} (line {mutant.line})")
-    return outcome
+def said(mutant, verdict, why):
+    if verdict in (SURVIVED, BROKE):
+        say(f"{verdict}: {mutant.name} (line {mutant.line}) {why}".rstrip())
+    return verdict
 
 
-def table(mutants, outcomes):
-    counts = Counter((m.path, outcome) for m, outcome in zip(mutants, outcomes, strict=True))
-    say(f"{'file':55} {'mutants':>8} {'sim':>6} {'tests':>6} {'survived':>9}")
-    for path in sorted({mutant.path for mutant in mutants}):
-        row = [counts[path, outcome] for outcome in (BY_SIM, BY_TESTS, SURVIVED)]
-        say(f"{path:55} {sum(row):8} {row[0]:6} {row[1]:6} {row[2]:9}")
-    of = Counter(outcomes)
-    say(f"{'all':55} {len(outcomes):8} {of[BY_SIM]:6} {of[BY_TESTS]:6} {of[SURVIVED]:9}")
+def table(outcomes):
+    counts = Counter((mutant.path, verdict) for mutant, verdict in outcomes)
+    say(f"{'file':50} {'tried':>8}" + "".join(f"{verdict:>9}" for verdict in VERDICTS))
+    for path in sorted({mutant.path for mutant, _ in outcomes}):
+        row(path, [counts[path, verdict] for verdict in VERDICTS])
+    of = Counter(verdict for _, verdict in outcomes)
+    row("all", [of[verdict] for verdict in VERDICTS])
     reasons = tomllib.loads((HERE / "survivors.toml").read_text()).get("reasons", {})
-    alive = [m.name for m, outcome in zip(mutants, outcomes, strict=True) if outcome == SURVIVED]
+    alive = [mutant.name for mutant, verdict in outcomes if verdict == SURVIVED]
     unexplained = [name for name in alive if name not in reasons]
     for name in unexplained:
         say(f"without a reason in mutants/survivors.toml: {name}")
-    many = len(alive) > MOST_SURVIVORS * len(mutants)
+    many = len(alive) > MOST_SURVIVORS * (len(outcomes) - of[BROKE])
     return 1 if many or unexplained else 0
+
+
+def row(name, numbers):
+    say(f"{name:50} {sum(numbers):8}" + "".join(f"{number:9}" for number in numbers))
 
 
 if __name__ == "__main__":

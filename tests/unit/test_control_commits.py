@@ -51,6 +51,19 @@ def test_a_controller_that_is_back_asks_for_the_older_one_first():
     assert commits(drive.do(ev.CheckpointCommitted(generation=1, step=20, name="20"))) == [40]
 
 
+def test_the_last_one_of_a_mesh_waits_for_no_answer_to_one_before():
+    """A run that was to end gave it up while an older one hung."""
+    drive = running(20)
+    drive.save(20)
+    drive.do(ev.StopRequested(reason="enough"))
+    drive.steps(21)
+    drive.park(21, drained=True)
+    assert commits(drive.save(21)) == [21]
+    assert commits(drive.save(21)) == []
+    drive.commit(21)
+    assert drive.state.reason == "enough; saved at step 21"
+
+
 def quiet(drive, seconds):
     """Steps go on, and each Tick that is asked for comes."""
     commands, until_s = [], drive.now_s + seconds

@@ -323,3 +323,15 @@ def test_a_replacement_takes_the_place_of_the_worker_that_it_replaces():
     leave(drive, 8)
     assert nodes_of(drive.state.current) == ["head", "head", "b", "b"]
     assert [w.device for w in view_of(drive.controller).workers if w.node == "head"] == [0, 1]
+
+
+@pytest.mark.parametrize("late", ["head", "b"])
+def test_a_mesh_that_takes_several_nodes_gets_them_though_one_has_room_for_it(late):
+    """One that came when all workers were starting elsewhere stayed empty, and all waited."""
+    first = "b" if late == "head" else "head"
+    drive = Drive(nodes=((first, 4),), max_dp=4, min_nodes=2)
+    drive.do(ev.NodeJoined(node=late, slots=4, head=late == "head"))
+    drive.ready()
+    assert {worker.node for worker in drive.state.roster.workers.values()} == {first, late}
+    assert drive.state.phase == "forming"
+    assert len(drive.state.roster.on(late)) == 1

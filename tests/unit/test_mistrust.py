@@ -157,3 +157,17 @@ def test_a_source_that_failed_twice_before_is_not_tried_again():
     comes_back(again, "head")
     again.ready()
     assert again.state.current.restore == older
+
+
+def test_what_is_gone_with_its_holders_is_not_mistrusted_at_the_next_start():
+    """Another state may be at that step then, and was not taken: the run began anew."""
+    drive = running(3, nodes=(("head", 2),), max_dp=2)
+    drive.lose(drive.members[-1])
+    drive.park(3)
+    drive.ready()
+    for _ in range(2):
+        assert drive.state.current.from_step == 3
+        drive.all(ev.RestoreFailed, name="", error="hash differs")
+        drive.park(3, held_in=1)
+    assert "the peers' state at step 3" in drive.state.checkpoints.avoid
+    assert carried_of(drive.state).bad_sources == ()

@@ -32,7 +32,8 @@ def commit_complete(turn: Turn, generation: int) -> None:
     state = turn.state
     if state.phase in ENDED:
         return
-    found = state.checkpoints.complete(generation, state.heard_step(generation))
+    last = state.phase is Phase.DRAINING
+    found = state.checkpoints.complete(generation, state.heard_step(generation), last=last)
     if found is not None:
         step, save = found
         files = tuple(sorted(save.files, key=lambda file: file.name))

@@ -101,19 +101,24 @@ class Checkpoints:
         waiting = self.writers.get(generation, frozenset()) if save is None else save.waiting
         return worker in waiting
 
-    def complete(self, generation: int, heard_step: int) -> tuple[int, Save] | None:
+    def complete(
+        self, generation: int, heard_step: int, *, last: bool = False
+    ) -> tuple[int, Save] | None:
         """The save of a generation that is to be committed now; each is given out once.
 
         One after the other, by step: the commit of a newer one sweeps what an older one has left.
+        The `last` one of a mesh waits for none before it, which may have no answer for long.
         """
         own = [
             (step, save)
             for (of, step), save in sorted(self.saves.items(), key=lambda item: item[0])
             if of == generation
         ]
-        if any(save.is_under_way for _, save in own):
+        if not last and any(save.is_under_way for _, save in own):
             return None
-        for step, save in own:
+        for step, save in reversed(own) if last else own:
+            if last and save.is_under_way:
+                return None
             if step <= heard_step and not save.waiting and not save.asked:
                 save.asked = True
                 return step, save

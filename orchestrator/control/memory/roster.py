@@ -172,6 +172,14 @@ class Roster:
                 heapq.heappush(free, (*need, not_head, name))
         return chosen
 
+    def unmanned(self, least: int, chosen: Collection[str]) -> list[str]:
+        """Nodes in use with no worker, none `chosen` either, until `least` nodes have some."""
+        if self.num_ready_nodes >= least:
+            return []
+        used = [node for node in self.nodes.values() if node.state is NodeState.USED]
+        empty = [one.name for one in used if not one.num_workers and one.name not in chosen]
+        return empty[: max(0, least - (len(used) - len(empty)))]
+
     def in_order(
         self,
         idle: list[Worker],

@@ -27,6 +27,8 @@ from remesh.orchestrator.user_text import count
 def refill(turn: Turn) -> None:
     """Starts workers until members and spares are complete or the nodes are full.
 
+    And on more nodes than these take, where a mesh may not be without them.
+
     A start takes its share of the processors: it waits until the mesh, if there is one, has made a
     step again, or, where a run that wants spares has none left, until it has its state back.
     """
@@ -39,7 +41,8 @@ def refill(turn: Turn) -> None:
     if state.phase is Phase.RUNNING and not state.current.has_steps and not short:
         return
     flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
-    for node in roster.places(flight.most_workers, flight.unit, turn.options.spares):
+    places = roster.places(flight.most_workers, flight.unit, turn.options.spares)
+    for node in places + roster.unmanned(turn.options.min_nodes, places):
         worker = roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + _start_s(turn, node)
         turn.do(StartWorker(worker=worker.name, node=node))

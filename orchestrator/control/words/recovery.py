@@ -20,6 +20,7 @@ from remesh.orchestrator.control.words.records import (
 from remesh.parallel.plan.cut import Cut, Held, Part
 
 MAX_NAMES = 3  # in a reason
+CHECKPOINT = "checkpoint"  # how the label of one begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +106,14 @@ def source_label(restore: Restore) -> str:
         case PeerState(step=step):
             return f"the peers' state at step {step}"
         case CheckpointState(name=name):
-            return f"checkpoint {name}"
+            return f"{CHECKPOINT} {name}"
         case _:
             assert_never(restore)
+
+
+def is_of_checkpoint(label: str) -> bool:
+    """Whether this source outlives whoever has written it."""
+    return label.startswith(f"{CHECKPOINT} ")
 
 
 def slots_of(restore: Restore) -> tuple[VaultSlot, ...]:
