@@ -140,13 +140,78 @@ def test_a_writer_that_hangs_while_others_have_written_is_done_without():
     assert end == "stopped: enough; saved at step 8"
 
 
-def test_another_mesh_saves_the_last_step_of_which_one_part_does_not_come():
+def test_another_saves_the_last_step_of_which_one_part_does_not_come():
     drive = trained(7, nodes=FOUR, max_dp=4, steps=8)
     drive.steps(8)
     at_boundary(drive)
     drive.save(8, workers=drive.members[1:])
-    (form,) = of(cmd.Form, drive.wait(125.0))
-    assert (form.generation, form.from_step) == (2, 8)
+    drive.gone.add("worker-0")
+    commands = drive.wait(125.0)
+    (held,) = of(cmd.SaveHeld, commands)
+    assert "worker-0" not in held.workers
+    assert end_of(commands) == "finished: all 8 steps are done and saved"
+
+
+def full_at(drive, *workers, step=8):
+    """These cannot write what is saved last."""
+    for worker in workers:
+        of = {"worker": worker, "generation": 1, "step": step}
+        drive.do(ev.SaveFailed(error="No space left on device", **of))
+
+
+@pytest.mark.parametrize("ends", ["by a stop", "at its last step"])
+def test_others_write_what_one_node_has_no_room_for(ends):
+    """Its disk was full, and the run failed, although every other node held the state too."""
+    last = ends == "at its last step"
+    drive = trained(7, nodes=FOUR, max_dp=4, steps=8 if last else 80)
+    drive.steps(8) if last else drive.do(WISHES["stop"])
+    at_boundary(drive)
+    drive.save(8, workers=drive.members[1:])
+    before = len(drive.commands)
+    full_at(drive, "worker-0")
+    (held,) = of(cmd.SaveHeld, drive.commands[before:])
+    assert "worker-0" not in held.workers
+    end = end_of(drive.answer([held]))
+    done = "finished: all 8 steps are done and saved"
+    assert end == (done if last else "stopped: enough; saved at step 8")
+
+
+def test_storage_that_takes_nothing_from_anybody_ends_the_run_after_a_few_tries():
+    drive = trained(7, nodes=tuple((f"n{n}", 1) for n in range(9)), max_dp=9)
+    drive.do(WISHES["stop"])
+    at_boundary(drive)
+    full_at(drive, "worker-0")
+    for _ in range(9):
+        full_at(drive, *of(cmd.SaveHeld, drive.commands)[-1].workers)
+    (end,) = of(cmd.End, drive.commands)
+    assert "could not write it: No space left on device" in end.reason
+    assert len(of(cmd.SaveHeld, drive.commands)) == 3
+
+
+def test_a_commit_waits_for_those_before_it_that_do_not_answer():
+    """Each had its time to answer, and the last one, which waited for them, had none."""
+    drive = trained(20, nodes=FOUR, max_dp=4, steps=41, mute=[cmd.Commit])
+    drive.save(20)
+    drive.steps(40)
+    drive.save(40)
+    drive.steps(41)
+    drive.park(41, drained=True)
+    drive.save(41)
+    asked = of(cmd.Commit, drive.wait(500.0))
+    assert [commit.step for commit in asked] == [40, 41]
+    drive.commit(41)
+    assert drive.state.phase is Phase.FINISHED
+
+
+def test_no_mesh_is_formed_where_no_step_is_left():
+    """Its members had their parts and left before the others had theirs: it broke, each time."""
+    drive = trained(7, nodes=FOUR, max_dp=4, steps=8)
+    drive.steps(8)
+    at_boundary(drive)
+    drive.lose("worker-1")
+    end = end_of(drive.answer(of(cmd.SaveHeld, drive.commands)))
+    assert end == "finished: all 8 steps are done and saved"
+    assert len(of(cmd.Form, drive.commands)) == 1
 
 
 @pytest.mark.parametrize("left_s", [700.0, 30.0, 0.4])

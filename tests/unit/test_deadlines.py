@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from control_drive import of, running
 
 from remesh.orchestrator.control.memory.deadlines import Deadlines, Due
@@ -70,6 +71,64 @@ def test_a_standstill_excuses_all_who_were_waited_for_and_asks_nobody_again():
         == "the controller stood still for 22.0 s: nobody was late meanwhile"
     )
     assert set(drive.state.roster.workers) == {f"worker-{n}" for n in range(4)}
+
+
+def starved(drive, seconds):
+    """The host of the controller runs for 0.2 s and stands still for 0.3 s, by turns."""
+    until_s = drive.now_s + seconds
+    while drive.now_s < until_s:
+        drive.do(ev.StoodStill(for_s=0.3), after_s=0.5)
+        drive.do(ev.Tick())
+
+
+def hung_at_a_fence():
+    drive = running(5)
+    drive.lose("worker-3")
+    return drive
+
+
+def hung_in_a_mesh():
+    drive = hung_at_a_fence()
+    drive.park(5)
+    return drive
+
+
+@pytest.mark.parametrize("hung", [hung_at_a_fence, hung_in_a_mesh])
+def test_many_short_standstills_do_not_hide_who_hangs(hung):
+    """Each gave the phase all its time again: it never ended on a starved host."""
+    drive = hung()
+    phase, limit_s = drive.state.phase, drive.state.deadlines.phase_s - drive.now_s
+    starved(drive, 2 * limit_s + 1.0)
+    if phase is Phase.FENCING:
+        assert len(of(cmd.EndWorker, drive.commands)) == 3
+    else:
+        assert (phase, drive.state.phase) == (Phase.FORMING, Phase.FENCING)
+
+
+def test_a_frozen_rank_counts_as_lost_however_often_the_controller_stands_still():
+    drive = running(5)
+    drive.do(ev.WorkerFrozen(worker="worker-3", silent_s=0.6))
+    starved(drive, 4.0)
+    assert "worker-3" not in drive.state.roster.workers
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_one_long_standstill_excuses_all_of_it_whatever_short_ones_came_before(before):
+    drive = hung_at_a_fence()
+    for _ in range(before):
+        drive.do(ev.StoodStill(for_s=0.3), after_s=0.3)
+    left_s = drive.state.deadlines.phase_s - drive.now_s
+    drive.do(ev.StoodStill(for_s=60.0), after_s=60.0)
+    assert drive.state.deadlines.phase_s - drive.now_s == pytest.approx(left_s)
+    assert left_s > 1.0
+
+
+def test_a_standstill_does_not_lengthen_a_notice():
+    drive = running(5)
+    drive.do(ev.NodeDraining(node="head", cause="preempted", deadline_s=drive.now_s + 3.0))
+    until_s = drive.state.notice_s
+    drive.do(ev.StoodStill(for_s=2.0), after_s=2.0)
+    assert drive.state.deadlines.phase_s == until_s
 
 
 def test_a_fence_whose_limit_is_over_has_one_again_after_a_restart():

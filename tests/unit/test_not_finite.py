@@ -34,10 +34,23 @@ def test_too_many_skipped_steps_in_a_row_end_the_run():
     drive = running(20, max_skipped_steps=4)
     tell(drive, *records(21, 23, drive.now_s, **RUINED))
     assert drive.state.phase is Phase.RUNNING
-    (end,) = of(cmd.End, tell(drive, record(24, **RUINED)))
+    (drain,) = of(cmd.Drain, tell(drive, record(24, **RUINED)))
+    assert drain.save  # what was learned up to step 20
+    drive.park(25, drained=True)
+    drive.save(25)
+    drive.commit(25)
+    (end,) = of(cmd.End, drive.commands)
     assert (end.status, end.user_error) == ("failed", False)
     assert "steps 21 to 24 updated nothing, train.max_skipped_steps = 4 in a row" in end.reason
     assert "at a learning rate of 0.1" in end.reason
+
+
+def test_what_was_saved_before_them_is_not_saved_again():
+    drive = running(20, max_skipped_steps=4)
+    drive.save(20)
+    drive.commit(20)
+    (end,) = of(cmd.End, tell(drive, *records(21, 24, drive.now_s, **RUINED)))
+    assert end.status == "failed"
 
 
 def test_steps_that_learn_between_them_end_the_row():

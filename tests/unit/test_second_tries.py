@@ -26,6 +26,19 @@ def without(drive, worker, at_step):
     drive.park(at_step, held_in=1)
 
 
+def rest_saves(drive, at_step, *, held_in=None):
+    """Those who are left leave what they hold on storage. Returns how the run ended."""
+    drained = drive.state.phase == "draining"
+    drive.park(at_step, drained=drained, held_in=held_in)
+    saved = [(c.generation, c.workers) for c in of(cmd.SaveHeld, drive.commands)]
+    generation, workers = saved[-1] if saved else (drive.state.last_generation, drive.members)
+    drive.save(at_step, workers=workers, generation=generation)
+    name = f"step-{at_step}"
+    drive.do(ev.CheckpointCommitted(generation=generation, step=at_step, name=name))
+    (end,) = of(cmd.End, drive.commands)
+    return end
+
+
 def nodes_in(drive):
     return sorted({m.node for m in drive.state.current.members})
 
@@ -50,12 +63,28 @@ def test_the_same_error_on_another_node_ends_the_run_with_its_cause(again):
     drive = running(10, nodes=NODES, max_dp=6)
     without(drive, erred(drive, "b"), 10)
     drive.train(again.pop("steps", None))
-    worker = erred(drive, "c", **again)
-    (end,) = of(cmd.End, drive.commands)
+    drive.lose(erred(drive, "c", **again))
+    end = rest_saves(drive, drive.state.step, held_in=1 if "error" in again else None)
     assert (end.status, end.user_error) == ("failed", True)
     assert "EIO" in end.reason
-    assert end.reason.endswith(" (on node b too)")
-    assert worker not in [command.worker for command in of(cmd.EndWorker, drive.commands)]
+    assert end.reason.endswith(f" (on node b too); saved at step {drive.state.step}")
+
+
+def test_the_others_save_what_they_hold_when_an_error_ends_the_run():
+    """It threw away all steps since the newest checkpoint, which the other ranks held."""
+    drive = running(10, nodes=NODES, max_dp=6)
+    worker = erred(drive, "c", error="tp=8 does not divide 28", certain=True)
+    assert of(cmd.End, drive.commands) == []
+    drive.lose(worker)
+    assert rest_saves(drive, 10).reason == "tp=8 does not divide 28; saved at step 10"
+    assert of(cmd.Form, drive.commands)[1:] == []
+
+
+def test_an_error_before_the_first_step_ends_the_run_at_once():
+    drive = running(None, nodes=NODES, max_dp=6)
+    erred(drive, "c", error="tp=8 does not divide 28", certain=True)
+    (end,) = of(cmd.End, drive.commands)
+    assert end.reason == "tp=8 does not divide 28"
 
 
 def test_ranks_of_one_node_that_err_together_are_one_error():
@@ -85,8 +114,9 @@ def test_another_error_at_another_step_has_its_own_second_try():
 def test_where_a_second_try_is_in_vain_the_run_ends_at_once(nodes):
     drive = running(10, nodes=nodes, max_dp=6)
     erred(drive, "head", error="tp=8 does not divide 28", certain=len(nodes) > 1)
-    (end,) = of(cmd.End, drive.commands)
-    assert end.reason == "tp=8 does not divide 28"
+    end = rest_saves(drive, 10)
+    assert end.reason == "tp=8 does not divide 28; saved at step 10"
+    assert of(cmd.Form, drive.commands)[1:] == []
 
 
 def test_an_error_while_it_starts_costs_its_node_and_no_more():
@@ -138,6 +168,19 @@ def test_a_failure_that_repeats_is_tried_from_an_older_state_once_and_names_its_
     assert "step 13 fails in the same way each time, from an older state too" in end.reason
 
 
+def test_what_is_held_is_saved_when_a_failure_repeats():
+    drive = saved_at(10, 3)
+    for _ in range(9):
+        if drive.state.parting is None:
+            raises(drive)
+    (held,) = of(cmd.SaveHeld, drive.commands)
+    drive.save(12, workers=held.workers, generation=held.generation)
+    drive.do(ev.CheckpointCommitted(generation=held.generation, step=12, name="step-12"))
+    (end,) = of(cmd.End, drive.commands)
+    assert end.reason.startswith("step 13 fails in the same way each time")
+    assert end.reason.endswith("; saved at step 12")
+
+
 def test_the_checkpoint_that_leads_there_twice_is_not_taken_a_third_time():
     older, newer = (CheckpointState(step=step, name=f"step-{step}") for step in (5, 10))
     drive = running(None, nodes=(("head", 1),), max_dp=1, resume=newer, fallbacks=(older,))
@@ -178,7 +221,7 @@ def test_steps_that_are_not_finite_after_a_copy_are_tried_from_an_older_state_on
     assert drive.state.current.restore == older
     drive.train(12)
     skips(drive, 13, 15)
-    (end,) = of(cmd.End, drive.commands)
+    end = rest_saves(drive, 16)
     assert end.reason.startswith("steps 13 to 15 updated nothing")
 
 
@@ -186,7 +229,7 @@ def test_steps_that_are_not_finite_from_the_beginning_end_the_run_at_once():
     drive = running(3, nodes=(("head", 1),), max_dp=1, max_skipped_steps=3)
     assert isinstance(drive.state.current.restore, FreshState)
     skips(drive, 4, 6)
-    assert drive.state.phase == "failed"
+    assert rest_saves(drive, 7).status == "failed"
 
 
 def test_what_was_saved_of_a_bad_copy_is_no_older_state():
@@ -205,4 +248,4 @@ def test_steps_that_are_not_finite_long_after_a_copy_are_not_its_fault():
     one = {"nodes": (("head", 1),), "max_dp": 1, "max_skipped_steps": 3, "healthy_steps": 5}
     drive = running(20, resume=newest, **one)
     skips(drive, 21, 23)
-    assert drive.state.phase == "failed"
+    assert rest_saves(drive, 24).status == "failed"

@@ -9,11 +9,11 @@ which lets one bad disk of a hundred end it.
 from remesh.orchestrator.control.memory.membership import Node, NodeState, WorkerState
 from remesh.orchestrator.control.memory.repeats import OwnFailure
 from remesh.orchestrator.control.moves.leaving import fits_without, leave_out
-from remesh.orchestrator.control.moves.staffing import form_or_grow, give_up
-from remesh.orchestrator.control.moves.transitions import fence
+from remesh.orchestrator.control.moves.staffing import end_worker, form_or_grow, give_up
+from remesh.orchestrator.control.moves.transitions import end_saved, fence, is_saved
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import WorkerErred
-from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.control.words.phases import ENDED
 
 
 def on_erred(turn: Turn, event: WorkerErred) -> None:
@@ -42,8 +42,12 @@ def on_erred(turn: Turn, event: WorkerErred) -> None:
 
 
 def _end(turn: Turn, event: WorkerErred, seen: str) -> None:
+    """The others save what they hold: it does not train any more."""
+    worker = turn.state.roster.workers[event.worker]
+    if worker.state is WorkerState.MEMBER and not is_saved(turn):
+        end_worker(turn, worker, f"failed: {event.error}")
     who = "" if event.user_error else f"{event.worker} failed: "
-    turn.end(Phase.FAILED, f"{who}{event.error}{seen}", user_error=event.user_error)
+    end_saved(turn, f"{who}{event.error}{seen}", user_error=event.user_error)
 
 
 def _can_do_without(turn: Turn, node: Node) -> bool:

@@ -99,7 +99,7 @@ def do_without_leavers(turn: Turn) -> None:
     """Every member stops at a step boundary, so that the next mesh forms without those that go."""
     state = turn.state
     running = state.phase is Phase.RUNNING and state.step < turn.options.steps
-    if not running or state.stop_reason or not state.roster.leaving:
+    if not running or state.parting is not None or not state.roster.leaving:
         return
     members = [state.roster.workers[member.worker] for member in state.current.members]
     leaving = sorted({worker.node for worker in members if worker.leaving})

@@ -58,9 +58,37 @@ def on_restarted(turn: Turn, event: ControllerRestarted) -> None:
 
 
 def on_stood_still(turn: Turn, event: StoodStill) -> None:
-    """Nothing was lost, and nobody has to be asked again."""
-    turn.say(f"the controller stood still for {event.for_s:.1f} s: nobody was late meanwhile")
-    _restart_clocks(turn, event.for_s)
+    """Nothing was lost, and nobody has to be asked again: all that is waited for comes so much
+    later.
+
+    What lost: to give a phase all its time again. A host that is starved stands still twice a
+    second, and whoever hung there was waited for for ever.
+    """
+    state, for_s = turn.state, event.for_s
+    turn.say(f"the controller stood still for {for_s:.1f} s: nobody was late meanwhile")
+    _excuse_phase(turn, for_s)
+    state.deadlines.excuse_others(for_s)
+    state.last_ready_s = min(state.last_ready_s + for_s, turn.now_s)
+    state.checkpoints.put_off(for_s)
+    state.deadlines.commit_s = state.checkpoints.next_due_s()
+
+
+def _excuse_phase(turn: Turn, for_s: float) -> None:
+    """Whatever was said meanwhile is heard first.
+
+    All the short standstills of a phase together excuse as much as it may last: many of them do not
+    hide who hangs.
+    """
+    state, deadlines = turn.state, turn.state.deadlines
+    if deadlines.phase_s is None:
+        return
+    more_s = max(for_s, turn.now_s + turn.timers.silent_s - deadlines.phase_s)
+    most_s = limit_s(turn, state.phase)
+    if for_s < most_s:
+        more_s = max(0.0, min(more_s, most_s - deadlines.excused_s))
+        deadlines.excused_s += more_s
+    moments = (deadlines.phase_s + more_s, state.notice_s)
+    deadlines.phase_s = min(at_s for at_s in moments if at_s is not None)
 
 
 def _restart_clocks(turn: Turn, down_s: float) -> None:

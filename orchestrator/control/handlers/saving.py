@@ -2,7 +2,7 @@
 
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
-from remesh.orchestrator.control.moves.limits import go_on
+from remesh.orchestrator.control.moves.limits import go_on, writes
 from remesh.orchestrator.control.moves.transitions import (
     awaits_commit,
     note_files,
@@ -51,9 +51,9 @@ def do_without_late_commits(turn: Turn) -> None:
         more = "; it is asked for once more" if again else ""
         turn.say(f"the checkpoint at step {key[1]} is not saved so far: {why}{more}")
         commit_complete(turn, key[0])
-        if again:
-            go_on(turn)
     _await_commits(turn)
+    if writes(turn):
+        go_on(turn)  # what is saved last has waited for this one
     settle_if_parked(turn)
 
 
@@ -93,9 +93,6 @@ def _await_commits(turn: Turn) -> None:
 
 def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:
     """Training goes on without a checkpoint, unless the run was to end with it."""
-    text = f"the checkpoint at step {event.step} is not saved: {error}"
-    if event.step >= turn.options.steps:
-        turn.end(Phase.FAILED, text, user_error=True)
-        return
-    turn.say(text)
+    if not awaits_commit(turn, (event.generation, event.step)):
+        turn.say(f"the checkpoint at step {event.step} is not saved: {error}")
     settle_if_parked(turn)

@@ -4,7 +4,12 @@ from remesh.orchestrator.control.memory.state import Parting
 from remesh.orchestrator.control.moves.limits import go_on, writes
 from remesh.orchestrator.control.moves.parting import end_parted
 from remesh.orchestrator.control.moves.repeating import goes_back
-from remesh.orchestrator.control.moves.transitions import drain, fence, settle_if_parked
+from remesh.orchestrator.control.moves.transitions import (
+    drain,
+    end_saved,
+    fence,
+    settle_if_parked,
+)
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import StopRequested
 from remesh.orchestrator.control.words.phases import ENDED, Phase
@@ -79,21 +84,24 @@ def _keep_to_notice(turn: Turn) -> None:
 def end_if_nothing_is_learned(turn: Turn) -> None:
     """After every event: too many steps in a row have updated nothing, and the next ones will not.
 
-    What was saved before them stands. To go on was the alternative: it ends after the last step,
-    with the model of the first of them and a curve that says nothing.
+    What was learned before them is saved. To go on was the alternative: it ends after the last
+    step, with the model of the first of them and a curve that says nothing.
     """
-    row, limit = turn.state.fruitless, turn.options.max_skipped_steps
-    if row.in_row < limit or turn.state.phase in ENDED:
+    state, row, limit = turn.state, turn.state.fruitless, turn.options.max_skipped_steps
+    if row.in_row < limit or state.phase in ENDED or state.parting is not None:
         return
     if goes_back(turn, row.first):
         row.in_row = 0
         fence(turn, f"steps from {row.first} on updated nothing, so soon after it got its state")
         return
     last = row.first + row.in_row - 1
-    turn.end(
-        Phase.FAILED,
+    why = (
         f"steps {row.first} to {last} updated nothing, train.max_skipped_steps = {limit} in a "
         f"row: loss or gradient was not finite, at a learning rate of {row.lr:g}; go on "
         f"with --set train.lr=..., a lower one, or --set data.skip=..., which hold from the next "
-        f"step on, or from before step {row.first} with --from-step",
+        f"step on, or from before step {row.first} with --from-step"
     )
+    if row.first - 1 > (state.checkpoints.newest_step or 0):
+        end_saved(turn, why)
+    else:
+        turn.end(Phase.FAILED, why)  # the state that is saved is no older

@@ -20,7 +20,8 @@ class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others.
 
     `asked` for its commit, which has to come by `due_s`, or `again`, where a mesh waits for it.
-    `failure` is why it comes to nothing; it may come all the same if it is only `late`.
+    `failure` is why it comes to nothing; it may come all the same if it is only `late`. `refused`
+    are the writers that could not write.
     """
 
     waiting: set[str]
@@ -28,6 +29,7 @@ class Save:
     asked: bool = False
     due_s: float = 0.0
     failure: str = ""
+    refused: set[str] = field(default_factory=set)
     late: bool = False
     again: bool = False
 
@@ -41,7 +43,7 @@ class Checkpoints:
     """`good` is newest first. Only complete sets of files are ever handed out for a commit.
 
     `stalled`: one that a mesh was left for was not saved, and none has been since. `silent` are the
-    writers that wrote nothing while others of the same checkpoint did.
+    writers that could not write, or wrote nothing while others of the same checkpoint did.
     """
 
     good: list[CheckpointState] = field(default_factory=list)
@@ -142,7 +144,7 @@ class Checkpoints:
         dues = (save.due_s for save in self.saves.values() if save.is_under_way)
         return min(dues, default=None)
 
-    def put_off(self, by_s: float, not_before_s: float) -> None:
+    def put_off(self, by_s: float, not_before_s: float = 0.0) -> None:
         """All commits come so much later, and none before that moment."""
         for save in self.saves.values():
             save.due_s = max(save.due_s + by_s, not_before_s)
@@ -172,6 +174,7 @@ class Checkpoints:
         save = self._save_of(event.worker, (event.generation, event.step))
         if save is not None and event.worker in save.waiting:
             save.failure = why
+            save.refused.add(event.worker)
 
     def committed(self, state: CheckpointState) -> bool:
         """Takes a committed checkpoint into the list; False if it is there or older."""

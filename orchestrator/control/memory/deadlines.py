@@ -37,7 +37,7 @@ class Due:
         come = sorted((at_s, name) for name, at_s in self.at.items() if at_s <= now_s)
         return [name for _, name in come]
 
-    def put_off(self, by_s: float, not_before_s: float) -> None:
+    def put_off(self, by_s: float, not_before_s: float = 0.0) -> None:
         """All of them come so much later, and none before that moment."""
         self.at = {name: max(at_s + by_s, not_before_s) for name, at_s in self.at.items()}
         self.queue = [(at_s, name) for name, at_s in self.at.items()]
@@ -52,12 +52,14 @@ class Due:
 class Deadlines:
     """What the controller waits for, as moments on its clock.
 
-    `phase_s` ends the phase, `gather_s` the wait for more workers, `cool_s` the next quarantine,
-    and `commit_s` the wait for the commit that is due first. At `judge_s` those who make no
-    progress have been heard, and before `pause_s` no further mesh is tried.
+    `phase_s` ends the phase, `excused_s` of it for short standstills so far. `gather_s` ends the
+    wait for more workers, `cool_s` the next quarantine, and `commit_s` the wait for the commit that
+    is due first. At `judge_s` those who make no progress have been heard, and before `pause_s` no
+    further mesh is tried.
     """
 
     phase_s: float | None = None
+    excused_s: float = 0.0
     gather_s: float | None = None
     cool_s: float | None = None
     judge_s: float | None = None
@@ -83,8 +85,22 @@ class Deadlines:
         self.starting.forget(worker)
         self.ending.forget(worker)
 
+    def wait(self, until_s: float | None) -> None:
+        """For the end of the phase, which has had no standstill yet."""
+        self.phase_s, self.excused_s = until_s, 0.0
+
+    def excuse_others(self, for_s: float) -> None:
+        """Nobody could be heard for so long: what is waited for in any phase comes later."""
+        if self.gather_s is not None:
+            self.gather_s += for_s
+        if self.judge_s is not None:
+            self.judge_s += for_s
+        self.starting.put_off(for_s)
+        self.ending.put_off(for_s)
+
     def clear(self) -> None:
         """Nothing is waited for any more."""
+        self.excused_s = 0.0
         self.phase_s = self.gather_s = self.cool_s = None
         self.judge_s = self.pause_s = self.commit_s = None
         self.starting.clear()

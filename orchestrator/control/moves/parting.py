@@ -2,14 +2,16 @@
 
 A mesh that trains saves as it drains. Where there is none, one more is formed if there are enough
 for it, which saves at its first step boundary; its members write side by side. Where there are too
-few, or that mesh breaks as well, the parked workers write what they hold without any mesh. What
-only vaults hold takes a mesh to read it: that is waited for. What lost: to end with what was saved
-before, which threw away up to `checkpoint.every` steps that live ranks still held.
+few, or that mesh breaks as well, or no step is left, the parked workers write what they hold
+without any mesh. What only vaults hold takes a mesh to read it: that is waited for. What lost: to
+end with what was saved before, which threw away up to `checkpoint.every` steps that live ranks
+still held.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remesh.orchestrator.control.memory.checkpoint_book import Save
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.choosing import states_held
 from remesh.orchestrator.control.moves.limits import limit_s
@@ -20,6 +22,8 @@ from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import StepHeld, newest_key, newest_whole, parts_of
 from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.cut import Cut, Part
+
+MOST_NODES = 3  # that cannot write what others then try to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,7 @@ def save_and_end(turn: Turn) -> None:
     live = found.live_step > saved_step
     if found.step <= saved_step:
         end_parted(turn, "neither ranks nor vaults hold all of a newer state any more")
-    elif parting.may_form and enough(turn) and not (live and state.current.is_last):
+    elif parting.may_form and enough(turn) and not (live and _is_last(turn)):
         _form_once_more(turn)
     elif live:
         _save_held(turn, found)
@@ -54,12 +58,44 @@ def save_and_end(turn: Turn) -> None:
         form_or_wait(turn)
 
 
+def save_last_step(turn: Turn) -> bool:
+    """Whether parked workers hold the state of the last step, and write it now.
+
+    What lost: a mesh more, in which nobody has anything to do but to write and to leave.
+    """
+    found = _within_reach(turn)
+    if found.live_step < turn.options.steps:
+        return False
+    _save_held(turn, found)
+    return True
+
+
+def others_save(turn: Turn, save: Save) -> bool:
+    """Whether what some could not write is written by others now, who hold it as well.
+
+    The disk of one node may be full. If several nodes cannot write, it is storage.
+    """
+    state, key = turn.state, saving_of(turn)
+    last = state.parting is not None or state.step >= turn.options.steps
+    if not last or not save.refused:
+        return False
+    known = state.roster.workers
+    nodes = {known[name].node for name in save.refused | state.checkpoints.silent if name in known}
+    state.checkpoints.silent.update(name for name, one in known.items() if one.node in nodes)
+    found = _within_reach(turn)
+    if found.live_step < key[1] or len(nodes) > MOST_NODES:
+        return False
+    turn.say(f"the checkpoint at step {key[1]} is not saved so far: {save.failure}")
+    _save_held(turn, found)
+    return True
+
+
 def end_parted(turn: Turn, why: str) -> None:
     """Ends the run as it was to end. `why` not all of its steps are saved, if they are not."""
     state, parting = turn.state, turn.state.parting
     assert parting is not None
     text = parting.reason
-    if state.generations or parting.phase is not Phase.FAILED:
+    if state.step or parting.phase is not Phase.FAILED:
         text += f"; {_saved(turn, why)}"
     turn.end(parting.phase, text, user_error=parting.user_error)
 
@@ -88,6 +124,11 @@ def _form_once_more(turn: Turn) -> None:
         end_parted(turn, "the mesh that was to read them from the vaults broke too often")
     else:
         form_or_wait(turn)
+
+
+def _is_last(turn: Turn) -> bool:
+    """Whether one mesh more has been tried already, or would have nothing to train."""
+    return turn.state.current.is_last or turn.state.step >= turn.options.steps
 
 
 def _within_reach(turn: Turn) -> _WithinReach:

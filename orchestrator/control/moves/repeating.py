@@ -12,17 +12,20 @@ from remesh.orchestrator.control.words.records import FreshState, PeerState
 from remesh.orchestrator.control.words.recovery import source_label
 
 
-def look_for_repeats(turn: Turn) -> bool:
-    """At the end of a mesh, whose members have all told what they know. False: the run is over."""
+def look_for_repeats(turn: Turn) -> str:
+    """At the end of a mesh, whose members have all told what they know: why the run fails, if it
+    does.
+    """
     state = turn.state
     repeats = state.repeats
     text, repeats.pending = repeats.pending, ""
-    if text and not _note(turn, OwnFailure(step=state.step + 1, text=text)):
-        return False
+    over = _note(turn, OwnFailure(step=state.step + 1, text=text)) if text else ""
+    if over:
+        return over
     if repeats.goes_back:
         repeats.goes_back = False
         _avoid_this_state(turn)
-    return True
+    return ""
 
 
 def goes_back(turn: Turn, step: int) -> bool:
@@ -42,18 +45,17 @@ def goes_back(turn: Turn, step: int) -> bool:
     return True
 
 
-def _note(turn: Turn, failure: OwnFailure) -> bool:
+def _note(turn: Turn, failure: OwnFailure) -> str:
     repeats = turn.state.repeats
     if failure != repeats.last:
         repeats.last, repeats.went_back = failure, False
     elif repeats.went_back:
         reason = f"step {failure.step} fails in the same way each time, from an older state too"
-        turn.end(Phase.FAILED, f"{reason}: {failure.text}")
-        return False
+        return f"{reason}: {failure.text}"
     else:
         repeats.went_back = repeats.goes_back = True
         turn.say(f"step {failure.step} failed twice in the same way: going back to an older state")
-    return True
+    return ""
 
 
 def _avoid_this_state(turn: Turn) -> None:

@@ -64,7 +64,7 @@ def give_up_late(turn: Turn, names: Sequence[str]) -> None:
         if worker is late[0]:
             others = f"and {count(len(late) - 1, 'other')} " if late[1:] else ""
             state.start_trouble = f"{worker.name} on {worker.node} {others}{why}"
-        _end(turn, worker, why)
+        end_worker(turn, worker, why)
     for node in sorted({worker.node for worker in late}):
         roster.nodes[node].late_starts += 1
     if late:
@@ -126,11 +126,12 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
         _count_loss(turn, note_sign(turn, text), [worker], text)
     elif worker.state is WorkerState.STARTING:
         state.budget.count(text, state.step)
-    _end(turn, worker, why)
+    end_worker(turn, worker, why)
     return not over_budget(turn)
 
 
-def _end(turn: Turn, worker: Worker, why: str) -> None:
+def end_worker(turn: Turn, worker: Worker, why: str) -> None:
+    """It is lost once its death is seen, or soon after."""
     state = turn.state
     state.roster.move(worker, WorkerState.ENDING)
     state.deadlines.forget(worker.name)

@@ -12,7 +12,13 @@ from remesh.orchestrator.control.moves.next_mesh import (
     form_or_wait,
     take_up_ladder,
 )
-from remesh.orchestrator.control.moves.parting import end_parted, save_and_end, saving_of
+from remesh.orchestrator.control.moves.parting import (
+    end_parted,
+    others_save,
+    save_and_end,
+    save_last_step,
+    saving_of,
+)
 from remesh.orchestrator.control.moves.repeating import look_for_repeats
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import Drain, Fence
@@ -57,9 +63,9 @@ def note_sign(turn: Turn, sign: str) -> Fault:
 
 def drain(turn: Turn, *, save: bool, reason: str) -> None:
     """Every member leaves the generation at the next step boundary that they agree on."""
-    state = turn.state
-    state.current.saving = save
-    turn.move(Phase.DRAINING, reason=reason, within_s=turn.timers.drain_s(state.step_s))
+    turn.state.current.saving = save
+    turn.move(Phase.DRAINING, reason=reason, within_s=None)
+    go_on(turn)
     ask_to_drain(turn)
 
 
@@ -103,8 +109,7 @@ def end_saved(turn: Turn, reason: str, *, user_error: bool = False) -> None:
     state = turn.state
     failed = Parting(phase=Phase.FAILED, reason=reason, user_error=user_error)
     state.parting = replace(state.parting or failed, may_form=False)
-    saved_step = state.checkpoints.newest_step or 0
-    if not state.generations or state.step <= saved_step:
+    if is_saved(turn):
         end_parted(turn, "")
     elif state.phase is Phase.RUNNING and _is_whole(turn):
         drain(turn, save=True, reason=reason)
@@ -112,6 +117,12 @@ def end_saved(turn: Turn, reason: str, *, user_error: bool = False) -> None:
         settle_if_parked(turn)
     else:
         fence(turn, reason)
+
+
+def is_saved(turn: Turn) -> bool:
+    """Whether no step was trained beyond the newest checkpoint."""
+    state = turn.state
+    return not state.generations or state.step <= (state.checkpoints.newest_step or 0)
 
 
 def give_up_save(turn: Turn, why: str, *, user_error: bool = False) -> None:
@@ -194,7 +205,7 @@ def _settle_saving(turn: Turn) -> None:
             form_or_wait(turn)
         return
     save = state.checkpoints.saves.get(key)
-    if save is not None and save.failure:
+    if save is not None and save.failure and not others_save(turn, save):
         give_up_save(turn, save.failure, user_error=not save.late)
 
 
@@ -207,12 +218,13 @@ def _settle_fenced(turn: Turn) -> None:
     assert fault is not None
     if state.vaults.awaited:
         return
-    if not look_for_repeats(turn):
+    if why_over := look_for_repeats(turn):
+        end_saved(turn, why_over)
         return
     pause_s = 0.0
     if not fault.losses and (state.current.stalled or not state.current.has_steps):
         pause_s = after_empty_try(turn, fault.cause)
-    if over_budget(turn):
+    if over_budget(turn) or save_last_step(turn):
         return
     if pause_s:
         _pause(turn, pause_s, fault.cause)

@@ -75,7 +75,7 @@ class Turn:
         """For so long, unless the run has to be over by an earlier moment."""
         moments = () if within_s is None else (self.now_s + within_s, self.state.notice_s)
         known = (at_s for at_s in moments if at_s is not None)
-        self.state.deadlines.phase_s = min(known, default=None)
+        self.state.deadlines.wait(min(known, default=None))
 
     def end(self, phase: Phase, reason: str, *, user_error: bool = False) -> None:
         self.state.user_error = user_error

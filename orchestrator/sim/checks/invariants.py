@@ -55,6 +55,7 @@ class Invariants:
     held: dict[str, tuple[int, int]] = field(default_factory=dict)
     committed: dict[tuple[int, int], str] = field(default_factory=dict)
     failed: dict[str, set[int]] = field(default_factory=dict)
+    left: set[tuple[str, int]] = field(default_factory=set)
     conflicts: set[str] = field(default_factory=set)
     told: dict[tuple[str, str], tuple[VaultSlot, ...]] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
@@ -116,11 +117,14 @@ class Invariants:
                 self._note_state(event)
 
     def _note_state(self, event: Event) -> None:
-        """Who holds what, and what could not be read."""
+        """Who holds what, and what could not be read. Who has left a mesh says nothing of it."""
         match event:
+            case WorkerParked() if event.at_step is None:
+                self.left.add((event.worker, event.generation))
             case WorkerParked() if event.at_step is not None:
                 held = (event.held_in, event.at_step)
                 self.held[event.worker] = max(held, self.held.get(event.worker, held))
+                self.left.add((event.worker, event.generation))
             case CheckpointCommitted():
                 self.committed[event.generation, event.step] = event.name
             case VaultTold():
@@ -129,6 +133,8 @@ class Invariants:
                     self.told[event.node, address] = event.slots
             case RestoreFailed() if event.name.startswith("the slot with "):
                 self.unreadable.add(event.name)
+            case RestoreFailed() if (event.worker, event.generation) in self.left:
+                pass
             case RestoreFailed() if event.generation == max(self.formed, default=0):
                 label = source_label(self.formed[event.generation].restore)
                 self.failed.setdefault(label, set()).add(event.generation)
@@ -198,7 +204,8 @@ class Invariants:
         if self._abandoned(commit.generation, commit.step):
             raise InvariantError(f"{commit} is of an abandoned timeline")
         key = (commit.generation, commit.step)
-        if key in self.commits and not self.controller.state.checkpoints.saves[key].again:
+        save = self.controller.state.checkpoints.saves.get(key)
+        if key in self.commits and (save is None or not save.again):
             raise InvariantError(f"{commit} was asked for before")
         self.commits.add((commit.generation, commit.step))
 

@@ -36,6 +36,7 @@ class SimMesh:
     voted: Callable[[int, int], None]
     arrived: set[str] = field(default_factory=set)
     offers: dict[str, tuple[int | None, Held, int]] = field(default_factory=dict)
+    sharing: set[str] = field(default_factory=set)
     at_boundary: set[str] = field(default_factory=set)
     vaults: dict[str, str] = field(default_factory=dict)
     buddies: dict[str, str] = field(default_factory=dict)
@@ -91,11 +92,19 @@ class SimMesh:
         self.vaults = dict(vaults)
         self.buddies = buddies({node: self.world.domains.get(node, "") for node in vaults})
 
-    def has_sources(self) -> bool:
-        """Whether all that came with a part are still here."""
+    def fills(self) -> bool:
+        """Whether some member lacks its part: then all take part in an exchange."""
         step = self.form.from_step
-        names = [member.worker for member in self.form.members if member.at_step == step]
-        return all(self.processes[name].in_mesh(self.generation) for name in names)
+        return any(self.offers[m.name][:2] != (step, self.part_of(m)) for m in self.members)
+
+    def share(self, process: SimProcess) -> None:
+        """A collective: nobody has its part, or leaves, before all have come with theirs."""
+        self.sharing.add(process.name)
+        if len(self.sharing) < len(self.form.members):
+            return
+        value = self.value_at(self.form.from_step)
+        for member in self.members:
+            member.exchange(self, value)
 
     def arrive(self, process: SimProcess) -> None:
         if self.store_lost:

@@ -54,7 +54,8 @@ class Coupling(Protocol):
     def part_of(self, process: "SimProcess") -> Held: ...
     def value_at(self, step: int) -> int: ...
     def snapshots_of(self, process: "SimProcess") -> SimSnapshots | None: ...
-    def has_sources(self) -> bool: ...
+    def fills(self) -> bool: ...
+    def share(self, process: "SimProcess") -> None: ...
     def arrive(self, process: "SimProcess") -> None: ...
     def ready(self, process: "SimProcess") -> None: ...
     def left(self, process: "SimProcess") -> None: ...
@@ -171,6 +172,10 @@ class SimProcess:
         self.updating = True
         self.soon(self.world.between(0.0, 0.015), lambda: self._updated(step, step_s, vote))
 
+    def exchange(self, mesh: "Coupling", value: int) -> None:
+        """All have come with what they hold: it has its part soon."""
+        self.soon(self.world.between(0.0, 0.009), partial(self._filled, mesh, self.errands, value))
+
     def broken(self, generation: int, error: str, waited_for: tuple[int, ...] = ()) -> None:
         """A collective fails, if it waits in one: others that it waits for have left."""
         waits = self.stance in WAITS_FOR_OTHERS and not self.updating
@@ -273,8 +278,10 @@ class SimProcess:
             case FreshState():
                 self.at_step, self.value = 0, 0
             case PeerState() as peers:
-                if not self._copy(mesh, peers):
+                if mesh.fills():
+                    self._share(mesh, peers)
                     return
+                mesh.value_at(peers.step)
             case CheckpointState(name=name):
                 saved = self.world.committed[name]
                 if not saved.readable:
@@ -283,6 +290,10 @@ class SimProcess:
                 self.at_step, self.value = saved.step, saved.value
             case _:
                 assert_never(form.restore)
+        self._restored(mesh)
+
+    def _restored(self, mesh: "Coupling") -> None:
+        form = mesh.form
         if self.at_step != form.from_step:
             raise InvariantError(f"{self.name} restored {self.at_step}, not {form.from_step}")
         self.held = mesh.part_of(self)
@@ -290,25 +301,22 @@ class SimProcess:
             heard.StateRestored(generation=form.generation, at_step=form.from_step, restore_s=0.01)
         )
 
-    def _copy(self, mesh: "Coupling", peers: PeerState) -> bool:
-        """Whether the part could be had: those who have parts of it may be gone by now."""
-        step = peers.step
-        value = mesh.value_at(step)
-        wanted = mesh.part_of(self)
-        if self.at_step == step and self.held == wanted:
-            return True
-        if self.world.copies_fail:
+    def _share(self, mesh: "Coupling", peers: PeerState) -> None:
+        """Goes into the exchange of state, unless it cannot read what it is to bring along."""
+        has_part = self.at_step == peers.step and self.held == mesh.part_of(self)
+        if self.world.copies_fail and not has_part:
             self._cannot_restore("")
-            return False
-        for slot in peers.slots:
+            return
+        for slot in () if has_part else peers.slots:
             if self.world.vaults[slot.vault].find(slot) is None:
                 self._cannot_restore(slot_label(slot))
-                return False
-        if not mesh.has_sources():
-            self.broken(self.generation, "a source of the state is gone")
-            return False
-        self.at_step, self.value = step, value
-        return True
+                return
+        mesh.share(self)
+
+    def _filled(self, mesh: "Coupling", errand: int, value: int) -> None:
+        if errand == self.errands:
+            self.at_step, self.value = mesh.form.from_step, value
+            self._restored(mesh)
 
     def _cannot_restore(self, name: str) -> None:
         self.hear(heard.StateMissing(generation=self.generation, name=name, error="hash differs"))
