@@ -198,7 +198,7 @@ class NodeLoop:
     def _obey_all(self) -> None:
         while not self._orders.empty():
             orders = self._orders.get()
-            if self._outbox.obeys(orders.incarnation):
+            if self._outbox.takes(orders):
                 for order in orders.orders:
                     self._obey(order)
 

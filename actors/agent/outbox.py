@@ -1,8 +1,8 @@
-"""The events of a node, numbered, and kept until they are in the journal."""
+"""The events of a node, numbered, and kept until they are in the journal; the orders it takes."""
 
 from collections import deque
 
-from remesh.actors.agent.words import NodeAnswer, NodeWord
+from remesh.actors.agent.words import NodeAnswer, NodeOrders, NodeWord
 from remesh.orchestrator.control.words.events import Event
 
 
@@ -15,6 +15,7 @@ class Outbox:
         self._first = 1
         self._events: deque[Event] = deque()
         self._said = 0
+        self._heard = 0
         self.incarnation = 0
 
     def put(self, event: Event) -> None:
@@ -27,8 +28,19 @@ class Outbox:
 
     def obeys(self, incarnation: int) -> bool:
         """Whether orders of this controller count: not once a newer one was heard."""
-        self.incarnation = max(self.incarnation, incarnation)
+        if incarnation > self.incarnation:
+            self.incarnation, self._heard = incarnation, 0
         return incarnation == self.incarnation
+
+    def takes(self, orders: NodeOrders) -> bool:
+        """Whether these are to be obeyed: the next ones of the newest controller.
+
+        Of those that come twice, or after some that were lost, it hears again.
+        """
+        if not self.obeys(orders.incarnation) or orders.number != self._heard + 1:
+            return False
+        self._heard = orders.number
+        return True
 
     def word(self, *, empty: bool, stood_still_s: float) -> NodeWord:
         """All that was not acknowledged: what a lost answer was about is told again."""
@@ -39,6 +51,7 @@ class Outbox:
             first=self._first,
             events=tuple(self._events),
             incarnation=self.incarnation,
+            heard=self._heard,
             empty=empty,
             stood_still_s=stood_still_s,
         )

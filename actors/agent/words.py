@@ -99,9 +99,13 @@ NodeOrder = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrders:
-    """To an agent, to be carried out in this order. `incarnation` is the controller's claim."""
+    """To an agent, to be carried out in this order. `incarnation` is the controller's claim.
+
+    `number` counts, from 1, what this controller has sent to this agent.
+    """
 
     incarnation: int
+    number: int
     orders: tuple[NodeOrder, ...]
 
 
@@ -111,7 +115,8 @@ class NodeWord:
 
     `agent` tells this agent from one before it on the same node (it grows); `first` is the number
     of the first event, counted from 1 by this agent. `incarnation` is the newest that it has heard
-    orders of. `empty`: every rank and the vault have ended, because it was told to clear the node.
+    orders of, `heard` the number of the last that it has taken from that one. `empty`: every rank
+    and the vault have ended, because it was told to clear the node.
     `stood_still_s`: for so long the agent did not run, so silence of its ranks proves nothing.
     """
 
@@ -120,6 +125,7 @@ class NodeWord:
     first: int
     events: tuple[Event, ...]
     incarnation: int
+    heard: int = 0
     empty: bool = False
     stood_still_s: float = 0.0
 

@@ -56,6 +56,7 @@ class Listening:
         """What is said from a node that the run does without counts for nothing."""
         if self._heard.is_of_older(word):
             return GONE
+        self._links.hear(word)
         told = self._watch.beat(word)
         if told.leased and word.node not in self._machine.state.roster.nodes:
             self._watch.lose(word.node, "the run does without it")

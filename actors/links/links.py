@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from remesh.actors.agent.words import EndNode, NodeOrder, NodeOrders
+from remesh.actors.agent.words import EndNode, NodeOrder, NodeOrders, NodeWord
+from remesh.actors.links.unheard import Unheard
 from remesh.actors.node.offers import Room
 from remesh.parallel.threads import heard_thread
 
 
 class NodeAgent(Protocol):
-    """An agent somewhere. Calls return at once, `stacks` within its limit.
+    """An agent somewhere. Calls return at once, `stacks` within its limit; what it is to take may
+    be lost.
 
     Orders that are not obeyed, since a `newer` controller has given some, change nothing.
     """
@@ -44,11 +46,12 @@ class Agents(Protocol):
 
 @dataclass(slots=True)
 class _Link:
-    """`agent` is None until it has been asked for, and then told what is `waiting`.
+    """To one agent. `agent` is None until it has been asked for, and then told what is `waiting`.
 
     Another one follows one that is `leaving` where there is room `again`, and is told `later`.
     """
 
+    unheard: Unheard
     agent: NodeAgent | None = None
     waiting: list[NodeOrder] = field(default_factory=list)
     leaving: bool = False
@@ -114,6 +117,11 @@ class Links:
         for node, orders in given.items():
             self._asked.put(partial(self._send, node, orders))
 
+    def hear(self, word: NodeWord) -> None:
+        """What an agent says tells which orders have reached it; those that were lost go again."""
+        heard = word.heard if word.incarnation == self._incarnation else 0
+        self._asked.put(partial(self._hear, word.node, heard, beat=not word.events))
+
     def release(self, node: str) -> None:
         """The agent is to end, and with it what is left of the run on the node."""
         self._asked.put(partial(self._release, node))
@@ -174,16 +182,16 @@ class Links:
             link.again = room
 
     def _begin(self, node: str, room: Room, orders: list[NodeOrder]) -> None:
-        self._links[node] = _Link(waiting=orders)
+        self._links[node] = _Link(unheard=Unheard(self._incarnation), waiting=orders)
         self._starts.put((node, room))
 
     def _started(self, node: str, agent: NodeAgent) -> None:
-        link = self._links.setdefault(node, _Link())
+        link = self._links.setdefault(node, _Link(unheard=Unheard(self._incarnation)))
         link.agent = agent
         agent.when_over(lambda cause: self._asked.put(partial(self._is_over, node, agent, cause)))
         orders, link.waiting = link.waiting, []
         if orders:
-            self._tell(agent, orders)
+            self._tell(link, orders)
 
     def _send(self, node: str, orders: list[NodeOrder]) -> None:
         link = self._links.get(node)
@@ -194,11 +202,19 @@ class Links:
         elif link.agent is None:
             link.waiting += orders
         else:
-            self._tell(link.agent, orders)
+            self._tell(link, orders)
 
-    def _tell(self, agent: NodeAgent, orders: Sequence[NodeOrder]) -> None:
-        told = NodeOrders(incarnation=self._incarnation, orders=tuple(orders))
-        agent.take(told, self._told.newer)
+    def _tell(self, link: _Link, orders: list[NodeOrder]) -> None:
+        self._take(link, [link.unheard.add(orders)])
+
+    def _hear(self, node: str, heard: int, *, beat: bool) -> None:
+        if link := self._links.get(node):
+            self._take(link, link.unheard.hear(heard, beat=beat))
+
+    def _take(self, link: _Link, told: Iterable[NodeOrders]) -> None:
+        if link.agent is not None:
+            for orders in told:
+                link.agent.take(orders, self._told.newer)
 
     def _release(self, node: str) -> None:
         self._send(node, [EndNode()])

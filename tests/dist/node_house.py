@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class House:
     def __init__(self, spec, *, devices=(), start=True):
         self.spec = spec
         self.incarnation = spec.incarnation
+        self.told_numbers = Counter()
         self.words = []
         self.events = []
         self.heard = 0
@@ -83,7 +85,9 @@ class House:
 
     def tell(self, *orders, incarnation=None):
         number = self.incarnation if incarnation is None else incarnation
-        self.loop.take(NodeOrders(incarnation=number, orders=orders))
+        self.told_numbers[number] += 1
+        told = NodeOrders(incarnation=number, number=self.told_numbers[number], orders=orders)
+        self.loop.take(told)
 
     def start(self, *workers):
         """The processes of these workers, once they are ready."""

@@ -95,8 +95,8 @@ def test_all_orders_of_a_turn_go_to_a_node_in_one_message(town):
     town.links.send()
     town.links.send()
     town.links.turn()
-    assert agent.took == [NodeOrders(incarnation=7, orders=ranks(1, 3))]
-    assert other.took == [NodeOrders(incarnation=7, orders=ranks(2, 4))]
+    assert agent.took == [NodeOrders(incarnation=7, number=1, orders=ranks(1, 3))]
+    assert other.took == [NodeOrders(incarnation=7, number=1, orders=ranks(2, 4))]
 
 
 def test_two_thousand_nodes_get_a_message_each(town):
@@ -116,7 +116,7 @@ def test_orders_for_an_agent_that_is_about_to_be_there_wait_for_it_in_order(town
     town.give("a", *ranks(2))
     agent = town.arrive()
     assert town.heard == [("begins", "a")]
-    assert agent.took == [NodeOrders(incarnation=7, orders=ranks(1, 2))]
+    assert agent.took == [NodeOrders(incarnation=7, number=1, orders=ranks(1, 2))]
     town.give("nowhere", *ranks(3))
     assert len(town.made) == 1
 
