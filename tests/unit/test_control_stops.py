@@ -188,21 +188,6 @@ def test_storage_that_takes_nothing_from_anybody_ends_the_run_after_a_few_tries(
     assert len(of(cmd.SaveHeld, drive.commands)) == 3
 
 
-def test_a_commit_waits_for_those_before_it_that_do_not_answer():
-    """Each had its time to answer, and the last one, which waited for them, had none."""
-    drive = trained(20, nodes=FOUR, max_dp=4, steps=41, mute=[cmd.Commit])
-    drive.save(20)
-    drive.steps(40)
-    drive.save(40)
-    drive.steps(41)
-    drive.park(41, drained=True)
-    drive.save(41)
-    asked = of(cmd.Commit, drive.wait(500.0))
-    assert [commit.step for commit in asked] == [40, 41]
-    drive.commit(41)
-    assert drive.state.phase is Phase.FINISHED
-
-
 def test_no_mesh_is_formed_where_no_step_is_left():
     """Its members had their parts and left before the others had theirs: it broke, each time."""
     drive = trained(7, nodes=FOUR, max_dp=4, steps=8)

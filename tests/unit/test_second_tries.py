@@ -169,7 +169,7 @@ def test_a_failure_that_repeats_is_tried_from_an_older_state_once_and_names_its_
 
 
 def test_what_is_held_is_saved_when_a_failure_repeats():
-    drive = saved_at(10, 3)
+    drive = saved_at(10, 6)
     for _ in range(9):
         if drive.state.parting is None:
             raises(drive)
