@@ -25,8 +25,9 @@ SLOW = pytest.StashKey[list[tuple[float, str]]]()
 
 
 def pytest_addoption(parser):
-    parser.addoption("--random-runs", type=int, default=6, help="runs disturbed at random moments")
+    parser.addoption("--schedules", type=int, default=4, help="runs through a schedule of faults")
     parser.addoption("--hungry-s", type=float, default=60.0, help="seconds beside busy processes")
+    parser.addoption("--zombies", type=int, default=20, help="ranks that go on after eviction")
     parser.addoption("--file-changes", type=int, default=20, help="changed files of a run")
 
 

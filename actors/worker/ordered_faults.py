@@ -15,7 +15,7 @@ from typing import Any
 from remesh.actors.node.processes import kill, session_members
 from remesh.actors.orders import RunSpec
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.storage.full_storage import FullStorage
+from remesh.actors.storage.struck_storage import StruckStorage
 from remesh.orchestrator.control.words.events import Event, StepsDone
 from remesh.orchestrator.control.words.run_format import DamagedFileError, from_file, to_file
 from remesh.orchestrator.job.faults_on_order import BEGIN, Moment, OrderedFault
@@ -29,7 +29,7 @@ class Faults:
     """Those of one start of a run, seen from one worker. `disk` is what its files go to."""
 
     def __init__(
-        self, *, spec: RunSpec, worker: str, node: str, storage: LocalStorage, disk: FullStorage
+        self, *, spec: RunSpec, worker: str, node: str, storage: LocalStorage, disk: StruckStorage
     ) -> None:
         self._spec = spec
         self._worker = worker
@@ -51,7 +51,7 @@ class Faults:
                 if _claim(self._storage, self._spec, index, name):
                     self._strike(fault)
         if at.operation == BEGIN:
-            self._pace.keep()
+            self._pace.keep((at.generation, at.step))
 
     def _strike(self, fault: OrderedFault) -> None:
         match fault.kind:
@@ -62,11 +62,13 @@ class Faults:
             case "freeze":
                 _stop_for(fault.for_s)
             case "slow":
-                self._pace.slow(fault.times, fault.steps)
+                self._pace.slow(fault.times, fault.steps, fault.for_s)
             case "disconnect":
                 shut_all()
             case "disk-full":
                 self._disk.fill(time.monotonic() + (fault.for_s or math.inf))
+            case "storage-stands-still":
+                self._disk.stop(time.monotonic() + (fault.for_s or STANDS_STILL_S))
 
 
 class StepPace:
@@ -81,18 +83,23 @@ class StepPace:
         self._sleep = sleep
         self._times = 1.0
         self._steps = 0
-        self._began_s = math.inf  # of the step before
+        self._for_s: float | None = None
+        self._step = (0, 0)
+        self._began_s = 0.0
 
-    def slow(self, times: float, steps: int) -> None:
-        """The next steps take so many times as long as the one before each of them."""
-        self._times, self._steps = times, steps
+    def slow(self, times: float, steps: int, for_s: float | None = None) -> None:
+        """The next steps take so many times as long as the one before each of them, or `for_s`
+        longer.
+        """
+        self._times, self._steps, self._for_s = times, steps, for_s
 
-    def keep(self) -> None:
-        """A step begins."""
+    def keep(self, step: tuple[int, int]) -> None:
+        """A step begins, of a generation; only of one right after another is known how long."""
         took_s = self._now_s() - self._began_s
-        if self._steps and took_s > 0:
+        follows, self._step = step == (self._step[0], self._step[1] + 1), step
+        if self._steps and follows:
             self._steps -= 1
-            self._sleep((self._times - 1) * took_s)
+            self._sleep((self._times - 1) * took_s if self._for_s is None else self._for_s)
         self._began_s = self._now_s()
 
 

@@ -10,8 +10,8 @@ from remesh.actors.node.stamps import Stamps
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.claims import check_shared
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.storage.full_storage import FullStorage
 from remesh.actors.storage.storage_url import open_storage
+from remesh.actors.storage.struck_storage import StruckStorage
 from remesh.actors.worker.course import Course, engine_spec
 from remesh.actors.worker.ordered_faults import Faults
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
@@ -34,7 +34,7 @@ def build_trainer(
     """Raises: DataError, LayoutError, CheckpointError, UserError."""
     torch.set_num_threads(spec.job.train.threads)
     url = spec.job.checkpoint.url
-    storage = FullStorage(open_storage(url or spec.folder))
+    storage = StruckStorage(open_storage(url or spec.folder))
     check_shared(storage, url or spec.folder, (spec.incarnation, spec.run), _SHARED_S)
     engine, stream = Engine(engine_spec(spec.job)), _open_stream(spec.job)
     warm_up(engine.spec)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn, assert_never
 
@@ -144,4 +145,5 @@ def _obey(trainer: Trainer, order: RankOrder) -> None:
 
 def _write(error: BaseException) -> None:
     """To the worker's own log, which is kept; the whole of it, masked as all that is shown."""
-    sys.stderr.write(masked("".join(traceback.format_exception(error))))
+    with suppress(OSError):  # no room for it: what it died of is told all the same
+        sys.stderr.write(masked("".join(traceback.format_exception(error))))

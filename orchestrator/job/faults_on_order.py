@@ -34,14 +34,18 @@ KINDS: Mapping[str, FaultKind] = {
         takes=OF_A_RANK | {"for"},
     ),
     "slow": FaultKind(
-        says="the rank takes `times` as long (2) for each of `steps` steps (1)",
-        takes=OF_A_RANK | {"times", "steps"},
+        says="`steps` steps (1) take the rank `times` as long (2), or `for` seconds longer",
+        takes=OF_A_RANK | {"times", "for", "steps"},
     ),
     "disconnect": FaultKind(
         says="all connections of the rank's process to others are shut", takes=OF_A_RANK
     ),
     "disk-full": FaultKind(
         says="the rank can write no file any more, or none for `for` seconds",
+        takes=OF_A_RANK | {"for"},
+    ),
+    "storage-stands-still": FaultKind(
+        says="what the rank writes to storage lasts until `for` seconds (5) from then are over",
         takes=OF_A_RANK | {"for"},
     ),
     "kill-node": FaultKind(

@@ -61,8 +61,9 @@ class Host:
 class Hosts:
     """The first host is Ray's head, at `address`; commands run on it behind `prefix`."""
 
-    def __init__(self):
+    def __init__(self, num_cpus=1):
         self.hosts = []
+        self._num_cpus = str(num_cpus)
         self.token = secrets.token_hex(16)
         # Ray limits the length of socket paths, so it is not TMPDIR.
         self.folder = Path(tempfile.mkdtemp(prefix="remesh-hosts-", dir="/tmp"))
@@ -76,9 +77,9 @@ class Hosts:
         self._ip(self.switch, "link add bridge type bridge", "link set bridge up")
 
     @classmethod
-    def start(cls, num, *, job_server=False):
-        """Ready for a driver, with all of the hosts joined."""
-        hosts = cls()
+    def start(cls, num, *, job_server=False, num_cpus=1):
+        """Ready for a driver, with all of the hosts joined, of `num_cpus` workers each."""
+        hosts = cls(num_cpus)
         server = ["true", "--dashboard-host", "0.0.0.0", "--dashboard-port", str(SERVER_PORT)]
         try:
             hosts._boot("--head", "--port", str(PORT), "--include-dashboard",
@@ -161,6 +162,11 @@ class Hosts:
         inside = _family(host.init) if host.init else []
         return [pid for pid in inside if _name(pid).startswith("worker-")]
 
+    def commands(self):
+        """By pid, as this machine counts, the command line of each process of the hosts."""
+        inside = [pid for host in self.up for pid in _family(host.init)]
+        return {pid: _command(pid) for pid in inside}
+
     def worker_listeners(self):
         """By each host's address, those at which the run's workers on it listen."""
         return {host.address: self._worker_listeners(host) for host in self.up}
@@ -184,7 +190,15 @@ class Hosts:
         self._plug_in(host)
         # A head cannot guess its address where no route leads out; the others ask the way to it.
         own = ["--node-ip-address", address] if "--head" in role else []
-        ray = [*RAY_START, *role, *own, "--num-cpus", "1", "--temp-dir", str(folder)]
+        ray = [
+            *RAY_START,
+            *role,
+            *own,
+            "--num-cpus",
+            str(self._num_cpus),
+            "--temp-dir",
+            str(folder),
+        ]
         pids = ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
         host.node = self._ask([*_inside(holder), *pids, *ray], folder)
         self.hosts.append(host)

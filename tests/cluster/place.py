@@ -14,6 +14,12 @@ REPOSITORY = Path(__file__).parents[2]
 TINY = REPOSITORY / "examples" / "tiny.toml"
 SHORT = Path(__file__).parent / "short.toml"
 LIMIT_S = 170
+# Steps of a tenth of a second leave the processors to what is tested, and few steps to compare.
+SLOWLY = [
+    word
+    for generation in range(1, 40)
+    for word in ("--fault", f"slow@generation={generation},for=0.1,steps=100000")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from place import SHORT, Place, until
+from place import SHORT, SLOWLY, Place, until
 
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.processes import look, processes
 from remesh.orchestrator.accounts.view import view_of
 
+LOOK_S = 0.2  # a look reads the journal from its start
 EARLY = 10
 AFTER = 5
 TRAINS_LIMIT_S = 120
@@ -47,7 +48,7 @@ class Run:
         self._process = place.start(
             "run", SHORT, "--address", hosts.address, "--report", self._report,
             "--set", f"train.steps={MANY_STEPS}",
-            "--set", f"checkpoint.dir={self.folder}", *settings,
+            "--set", f"checkpoint.dir={self.folder}", *settings, *SLOWLY,
         )  # fmt: skip
 
     def __enter__(self):
@@ -62,6 +63,7 @@ class Run:
         """The run's view, once a mesh of so many members has trained up to this step."""
 
         def found():
+            time.sleep(LOOK_S)
             assert self._process.poll() is None, self._process.communicate()
             journals = read_history(self.folder).starts
             view = view_of(journals[-1].replay()) if journals else None
@@ -79,7 +81,7 @@ class Run:
 
     def files_of(self, generation, rank):
         """When each file of a rank was written: its parts of the checkpoints."""
-        files = self.folder.glob(f"step-*.gen-{generation}/rank-{rank}-of-*")
+        files = self.folder.glob(f"step-*.gen-{generation}.start-*/rank-{rank}-of-*")
         return {file: file.stat().st_mtime_ns for file in files}
 
 

@@ -165,7 +165,7 @@ def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
     assert "is in use by" in second.err
     assert "running" in status.out
     assert "rank 0, on 127.0.0." in stacks.out  # user 12
-    assert "Trainer._train" in stacks.out
+    assert "Trainer.run" in stacks.out
 
 
 def test_a_crash_loop_ends_after_one_failure_more_than_allowed(cluster, cluster_place):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from place import SHORT, Place, until
+from place import SHORT, SLOWLY, Place, until
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.node.processes import look, processes
@@ -35,7 +35,7 @@ class Story:
         sets = [word for setting in settings for word in ("--set", setting)]
         self.process = self.place.start(
             "run", SHORT, "--fresh", "--address", self.cluster.address, *sets,
-            "--report", self.report,
+            "--report", self.report, *SLOWLY,
         )  # fmt: skip
 
     def finish(self, code):

@@ -8,6 +8,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # the pool's processes import it by name
 
+from house_control import SETTINGS, HouseControl
+from node_house import house_spec
 from process_pool import HOST, Pool
 
 from remesh.parallel.groups.store import StoreServer
@@ -28,3 +30,19 @@ def sessions_pool():
 def pool(sessions_pool):
     yield sessions_pool
     sessions_pool.reclaim()
+
+
+@pytest.fixture
+def make_control(tmp_path):
+    """Makes houses in which a controller decides, by a name for each."""
+    houses = []
+
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        houses.append(HouseControl(house_spec(folder, settings=SETTINGS), slots=3, spares=1))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.close()

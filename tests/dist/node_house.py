@@ -36,7 +36,7 @@ elastic = { max_workers = 4, patience_s = %s }
 """
 
 
-def house_spec(folder, patience_s=5.0):
+def house_spec(folder, patience_s=5.0, settings=()):
     """A start of a run whose ranks are ready in a moment."""
     source = folder / "text"
     source.mkdir()
@@ -47,7 +47,7 @@ def house_spec(folder, patience_s=5.0):
     runs.probe()
     return RunSpec(
         run=run,
-        job=parse_job(text, name="house"),
+        job=parse_job(text, name="house", overrides=settings),
         folder=str(folder / "run"),
         data_digest="",
         fingerprint={},

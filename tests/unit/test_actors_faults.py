@@ -12,7 +12,7 @@ from waiting import PATIENCE_S, soon
 from remesh.actors.node.processes import session_members
 from remesh.actors.orders import RunSpec
 from remesh.actors.storage.file_storage import LocalStorage
-from remesh.actors.storage.full_storage import FullStorage
+from remesh.actors.storage.struck_storage import StruckStorage
 from remesh.actors.worker.ordered_faults import ControllerFaults, Faults, StepPace, died_at_s
 from remesh.orchestrator.control.words.events import StepsDone
 from remesh.orchestrator.control.words.records import StepRecord
@@ -43,7 +43,7 @@ def spec_of(*texts):
 
 
 def faults_of(spec, storage, worker="worker-3", disk=None):
-    disk = disk or FullStorage(storage)
+    disk = disk or StruckStorage(storage)
     return Faults(spec=spec, worker=worker, node="node-b", storage=storage, disk=disk)
 
 
@@ -148,7 +148,7 @@ def test_a_fault_within_a_step_strikes_before_its_operation(storage):
 
 
 def test_a_full_disk_takes_nothing_and_gives_what_it_has(storage):
-    disk = FullStorage(storage)
+    disk = StruckStorage(storage)
     disk.put("a", b"1")
     faults_of(spec_of("disk-full@step=3,rank=2"), storage, disk=disk).fire(moment(3))
     for put in (disk.put, disk.put_if_absent):
@@ -158,6 +158,19 @@ def test_a_full_disk_takes_nothing_and_gives_what_it_has(storage):
     assert disk.list("") == ["a", "faults/ab12-0.json"]
     disk.fill(0.0)
     disk.put("b", b"2")
+
+
+def test_storage_that_stands_still_takes_what_is_written_later(storage):
+    slept = []
+    disk = StruckStorage(storage, sleep=slept.append)
+    fault = spec_of("storage-stands-still@step=3,rank=2,for=60")
+    faults_of(fault, storage, disk=disk).fire(moment(3))
+    disk.put("a", b"1")
+    assert len(slept) == 1
+    disk.stop(0.0)
+    disk.put("b", b"2")
+    assert len(slept) == 1
+    assert disk.list("") == ["a", "b", "faults/ab12-0.json"]
 
 
 def test_a_rank_that_loses_the_network_has_no_connection_any_more(storage):
@@ -183,11 +196,24 @@ def test_a_frozen_process_goes_on_when_its_time_is_over_and_only_then(storage):
 def test_a_slow_rank_waits_for_as_many_steps_as_were_asked_for():
     clock = FakeClock()
     pace = StepPace(now_s=clock.now, sleep=clock.sleep)
-    for step in range(6):
-        if step == 2:
+    for step in range(1, 7):
+        if step == 3:
             pace.slow(3.0, 2)
-        pace.keep()
+        pace.keep((1, step))
         clock.now_s += 1.0
+    assert clock.slept == [2.0, 2.0]
+    pace.slow(3.0, 1, 0.5)
+    pace.keep((1, 7))
+    assert clock.slept == [2.0, 2.0, 0.5]
+
+
+def test_what_lies_between_two_meshes_is_no_step():
+    clock = FakeClock()
+    pace = StepPace(now_s=clock.now, sleep=clock.sleep)
+    pace.slow(3.0, 5)
+    for step in ((1, 7), (1, 8), (2, 8), (2, 9)):
+        pace.keep(step)
+        clock.now_s += 1.0 if step != (1, 8) else 60.0
     assert clock.slept == [2.0, 2.0]
 
 

@@ -1,22 +1,29 @@
-"""Storage that can be full for a while: a fault on order for whoever writes to it."""
+"""Storage that is full, or stands still, for a while: a fault on order for whoever writes to it."""
 
 import errno
 import os
 import time
+from collections.abc import Callable
 
 from remesh.parallel.state.storage import Blob, Storage
 
 
-class FullStorage:
-    """Nothing can be written until a moment that `fill` names; else as what it wraps."""
+class StruckStorage:
+    """As what it wraps, but for what was asked for. Moments are of the clock `time.monotonic`."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, sleep: Callable[[float], None] = time.sleep) -> None:
         self._storage = storage
+        self._sleep = sleep
         self._full_until_s = 0.0
+        self._still_until_s = 0.0
 
     def fill(self, until_s: float) -> None:
-        """It is full until then, on the clock `time.monotonic`."""
+        """Nothing can be written until then."""
         self._full_until_s = until_s
+
+    def stop(self, until_s: float) -> None:
+        """Whatever is written lasts until then."""
+        self._still_until_s = until_s
 
     def get(self, path: str) -> bytes:
         return self._storage.get(path)
@@ -39,5 +46,7 @@ class FullStorage:
         self._storage.delete(path)
 
     def _check(self, path: str) -> None:
+        if (left_s := self._still_until_s - time.monotonic()) > 0:
+            self._sleep(left_s)
         if time.monotonic() < self._full_until_s:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

@@ -1,0 +1,57 @@
+"""Whatever befalls a run on real hosts, one thing after the other: it goes on, with the same bits.
+
+Each run proves all of it, since what costs time is the run: that it ends as it was told to, counts
+each sample once, has the bits that its layout promises, and leaves nothing.
+"""
+
+import hosts as real_hosts
+import pytest
+from curve import Curve
+from place import Place, until
+from schedules import HOSTS, LAYOUTS, STRIKES, WORKERS, StruckRun, schedule_of
+
+from remesh.orchestrator.sim.mishaps.strikes import STRIKES as SIMULATED
+
+GONE_LIMIT_S = 20
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("--schedules")))
+
+
+@pytest.fixture(scope="module")
+def hosts(namespaces):  # noqa: ARG001 - or it is not for this machine
+    hosts = real_hosts.Hosts.start(HOSTS, num_cpus=WORKERS)
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture(scope="module")
+def place(hosts, tmp_path_factory):
+    root = tmp_path_factory.mktemp("schedules")
+    return Place(root, hosts.environment(), hosts.prefix(root))
+
+
+@pytest.fixture(scope="module")
+def tensor_curve(cluster, cluster_place):
+    """A split of tensors rounds in another order than none."""
+    settings = ("elastic.max_workers=4", *LAYOUTS["tp2.dp2"])
+    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=300)
+
+
+def test_a_run_goes_on_through_a_schedule_of_faults(
+    hosts, place, curve_of_four, tensor_curve, seed
+):
+    with StruckRun(hosts, place, seed) as run:
+        report = run.all_of_it()
+    calm = tensor_curve if run.layout == "tp2.dp2" else curve_of_four
+    calm.assert_same_bits(report)
+    assert len(report["generations"]) > 1
+    until(lambda: not run.left(), GONE_LIMIT_S, "nothing of the run is left")
+
+
+def test_four_schedules_in_a_row_have_each_kind_and_the_simulator_has_them_too():
+    drawn = [kind for seed in range(4) for kind in schedule_of(seed)[1]]
+    assert sorted(drawn) == sorted([*STRIKES, *STRIKES])
+    assert set(STRIKES) <= SIMULATED.keys()
