@@ -42,6 +42,17 @@ def test_a_gap_beyond_the_limit_restarts_once_and_the_next_short_one_does_not():
     assert drive.state.budget.failures == 0
 
 
+def test_who_waits_for_its_own_write_is_not_taken_for_one_that_makes_no_step():
+    """One file that took longer than a step may re-formed the mesh, which saved again."""
+    drive = running(5)
+    drive.save(5, workers=drive.members[1:])
+    assert of(cmd.Fence, quiet(drive, 110.0)) == []
+    drive.save(5, workers=drive.members[:1])
+    drive.commit(5)
+    drive.steps(6)
+    assert len(of(cmd.Fence, quiet(drive, 63.0))) == 1
+
+
 @pytest.mark.parametrize("down_s", [1.0, 25.0, 1000.0])
 def test_no_time_passes_for_the_ranks_while_nobody_listens(down_s):
     drive = running(5)

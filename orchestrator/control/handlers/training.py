@@ -75,7 +75,7 @@ def on_steps_done(turn: Turn, event: StepsDone) -> None:
         state.current.note_restored(turn.now_s)
         _advance(turn)
     if state.phase is Phase.RUNNING:
-        turn.wait(turn.timers.stall_s(state.step_s))
+        go_on(turn)
     _finish_if_done(turn)
 
 

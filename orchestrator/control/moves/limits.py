@@ -16,6 +16,8 @@ def limit_s(turn: Turn, phase: Phase) -> float:
         return timers.read_s
     if phase is Phase.DRAINING and writes(turn):
         return _write_limit_s(turn)
+    if phase is Phase.RUNNING and _has_to_write(turn):
+        return max(timers.save_s, timers.stall_s(step_s))
     limits = {
         Phase.WAITING: turn.options.wait_limit_s,
         Phase.FORMING: timers.form_s,
@@ -25,6 +27,13 @@ def limit_s(turn: Turn, phase: Phase) -> float:
         Phase.FENCING: timers.fence_s(step_s),
     }
     return limits[phase]
+
+
+def _has_to_write(turn: Turn) -> bool:
+    """Whether members that train may wait for storage: some have written what others write yet."""
+    state = turn.state
+    saves = state.checkpoints.saves.items()
+    return any(of == state.current.generation and save.waiting for (of, _), save in saves)
 
 
 def writes(turn: Turn) -> bool:
