@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from node_house import NODE, House
 from waiting import soon
 
-from remesh.actors.agent.words import DrainRanks, EndRank, FenceRanks, NodeOrders, SaveRanks
+from remesh.actors.agent.words import DrainRanks, EndRank, FenceRanks, SaveRanks
 from remesh.actors.controller.carrying_out import CarryingOut
 from remesh.actors.node.offers import Room
 from remesh.orchestrator.accounts.ledger import Ledger
@@ -62,8 +62,7 @@ class Reach:
 
     def _tell(self, orders):
         if orders:
-            number = self._house.incarnation
-            self._house.loop.take(NodeOrders(incarnation=number, orders=tuple(orders)))
+            self._house.tell(*orders)
 
     def _reaching(self, order):
         """As much of it as arrives now."""
