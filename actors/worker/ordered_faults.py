@@ -134,7 +134,10 @@ def died_at_s(spec: RunSpec, storage: LocalStorage, name: str) -> float | None:
 
 def _claim(storage: LocalStorage, spec: RunSpec, index: int, name: str) -> bool:
     claim = to_file({"struck": name, "at_s": time.time()})
-    return storage.put_if_absent(_path(spec, index), claim)
+    try:
+        return storage.put_if_absent(_path(spec, index), claim)
+    except OSError:  # no room: it would strike again and again
+        return False
 
 
 def _path(spec: RunSpec, index: int) -> str:

@@ -122,6 +122,11 @@ def test_two_kills_at_one_step_are_two_deaths(storage):
     assert deaths == [signal.SIGKILL, signal.SIGKILL, None]
 
 
+def test_what_cannot_be_claimed_does_not_strike(storage):
+    (storage.root / "faults").write_bytes(b"")  # no folder
+    assert fired(spec_of("worker@20"), storage, 20, "last") is None
+
+
 def test_the_next_start_of_a_run_has_its_own_kills(storage):
     kill = "worker@20"
     assert fired(spec_of(kill), storage, 20, "last") == signal.SIGKILL
