@@ -16,7 +16,8 @@ from remesh.orchestrator.sim.simulation import RunOutcome, Simulation, Simulatio
 HALF = 0.5
 CRUEL = 0.6
 STOPS = frozenset({"stop", "stop twice", "stop now", "driver gone"})
-UNLUCKY = ("waiting for nodes", "connection reset")  # may befall any run
+TOO_FEW = "waiting for nodes"
+UNLUCKY = "connection reset"  # of a commit, in any run
 FAILURES = {  # by kind, with what the reason says then
     "corrupt checkpoint": "no state is left",
     "disk full": "is not saved",
@@ -99,7 +100,8 @@ def _draw_ladder(seed: int, slots: int) -> Ladder:
 def _as_expected(outcome: RunOutcome) -> bool:
     """The head and its slots always survive: a run reaches its last step.
 
-    Unless it was stopped, or all workers died at once and the only checkpoint was corrupt.
+    Unless it was stopped, or all workers died at once and the only checkpoint was corrupt, or it
+    may not go on with as few nodes as are left.
     """
     kinds = {fault.kind for fault in outcome.faults}
     match outcome.status:
@@ -112,6 +114,8 @@ def _as_expected(outcome: RunOutcome) -> bool:
         case "crashed":
             return bool({"head dies", "head notice"} & kinds)
         case _:
-            unlucky = any(sign in outcome.reason for sign in UNLUCKY)
+            if outcome.reason.startswith(TOO_FEW):
+                return outcome.lacks_nodes
             found = FAILURES.items()
-            return unlucky or any(kind in kinds and sign in outcome.reason for kind, sign in found)
+            known = any(kind in kinds and sign in outcome.reason for kind, sign in found)
+            return known or outcome.reason.endswith(UNLUCKY)

@@ -31,7 +31,8 @@ CONTENT = 0.8  # with a run that is done: others start it again
 class RunOutcome:
     """`seconds` are simulated. `trace` tells each event with what was decided.
 
-    `status` and `reason` are those of the last start, `statuses` those of all.
+    `status` and `reason` are those of the last start, `statuses` those of all. `lacks_nodes`: there
+    were fewer nodes at its end than a mesh takes.
     """
 
     seed: int
@@ -45,6 +46,7 @@ class RunOutcome:
     faults: tuple[PlannedFault, ...]
     trace: tuple[str, ...]
     coverage: Coverage
+    lacks_nodes: bool
 
 
 class SimulationError(AssertionError):
@@ -181,6 +183,7 @@ class Simulation:
             faults=tuple(self.faults),
             trace=tuple(self.trace),
             coverage=self.coverage,
+            lacks_nodes=start.cluster.num_there < self.settings.min_nodes,
         )
 
     def _costs(self) -> Costs:

@@ -77,6 +77,10 @@ class Lease:
         place = self.at(number)
         return place is not None and place.state is SlotState.SEALED and place.step == step
 
+    def has(self, step: int) -> bool:
+        """Whether a snapshot of this step is there."""
+        return any(self.is_there(number, step) for number in range(len(self.places)))
+
     def kept(self) -> Iterator[KeptSlot]:
         """What is sealed where nobody can write to it any more."""
         if self.mapped and not self.rescued:

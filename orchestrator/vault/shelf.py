@@ -43,6 +43,7 @@ class Shelf:
         self.anchor = -1
         self._questions: list[int] = []
         self._waited = False
+        self._turned_away: set[tuple[int, Held]] = set()
         self._out: list[sw.ShelfDo] = []
 
     def handle(self, word: sw.ShelfWord) -> list[sw.ShelfDo]:
@@ -110,6 +111,7 @@ class Shelf:
         if self.is_over(claim.generation) or number in self.leases:
             self._out.append(sw.Refuse(lease=number, reason=""))
             return
+        self._turned_away = {one for one in self._turned_away if one[0] >= claim.generation}
         for older, lease in list(self.leases.items()):
             if lease.generation < claim.generation:
                 lease.abandon(claim.from_step)
@@ -132,6 +134,7 @@ class Shelf:
                 self._make_room(number, claim, missing)
                 return
             if len(lease.places) < claim.least_slots:
+                self._turned_away.add((claim.generation, claim.held))
                 self._refuse(number, lease, given.lack)
                 return
         lease.granted, lease.mapped = True, not claim.guest
@@ -145,10 +148,15 @@ class Shelf:
         self._out += [sw.FreeSlots(slots=slots), sw.Refuse(lease=number, reason=reason)]
 
     def _do_without_one(self, claim: sw.Claim) -> bool:
-        """Free the oldest generation that never had anything stable, if there is one."""
+        """Free the oldest generation that never had anything stable, if there is one.
+
+        None that the claim's may begin from: others of it may still read there. Whoever claims once
+        more has made steps since, and so have they.
+        """
+        again = (claim.generation, claim.held) in self._turned_away
         for number, lease in self.leases.items():
             spare = 0 <= self.anchor < lease.generation < claim.generation
-            if spare and lease.is_left:
+            if spare and lease.is_left and (again or not lease.has(claim.from_step)):
                 lease.give_up()
                 self._tidy(number)
                 return True

@@ -13,6 +13,7 @@ from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.sim import draws
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.checks.bounds import Costs
 from remesh.orchestrator.sim.checks.coverage import everything
@@ -243,3 +244,10 @@ def test_the_lines_that_no_run_has_executed_can_be_told(capsys):
     said = capsys.readouterr().out
     assert "control/handlers/ticking.py: " in said
     assert said.endswith("0 broke an invariant\n")
+
+
+def test_an_end_for_lack_of_nodes_is_expected_only_where_there_are_too_few():
+    _, outcome = scene()
+    failed = replace(outcome, status="failed", reason="waiting for nodes: have 1, need 2")
+    assert not draws._as_expected(failed)
+    assert draws._as_expected(replace(failed, lacks_nodes=True))

@@ -109,7 +109,23 @@ def test_the_oldest_useless_generation_goes_for_a_new_one():
         shelf.gone(generation)
     assert steps(shelf) == [(1, 1), (2, 2), (3, 3)]
     shelf.room = 1
-    assert len(shelf.lease(4, claim(4, from_step=3, least_slots=2))) == 3
+    assert len(shelf.lease(4, claim(4, from_step=3, least_slots=2))) == 2
+    assert steps(shelf) == [(1, 1), (3, 3)]
+
+
+def test_what_the_others_may_still_read_does_not_go_for_the_first_who_has_read_it():
+    shelf = DrivenShelf()
+    for generation in (1, 2):
+        shelf.lease(generation, claim(generation, from_step=generation - 1))
+        shelf.copy(generation, 0, generation)
+        if generation == 1:
+            shelf.say(sw.StableSaid(lease=1))
+        shelf.gone(generation)
+    shelf.room = 1
+    asked = claim(3, from_step=2, least_slots=2)
+    assert shelf.lease(3, asked) is None
+    assert steps(shelf) == [(1, 1), (2, 2)]
+    assert len(shelf.lease(4, asked)) == 2, "all have made steps since"
     assert steps(shelf) == [(1, 1)]
 
 

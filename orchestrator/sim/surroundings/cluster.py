@@ -99,6 +99,11 @@ class Cluster:
             thaw=self._thaw,
         )
 
+    @property
+    def num_there(self) -> int:
+        """The nodes that are heard and stay."""
+        return sum(host.is_heard and not host.draining for host in self.hosts.values())
+
     def join(self, address: str | None = None) -> None:
         """A further node offers its slots, or one that was there comes back under another name."""
         name = f"node-{len(self.hosts)}"
