@@ -69,6 +69,8 @@ class Faults:
                 self._disk.fill(time.monotonic() + (fault.for_s or math.inf))
             case "storage-stands-still":
                 self._disk.stop(time.monotonic() + (fault.for_s or STANDS_STILL_S))
+            case _:
+                raise AssertionError(f"{fault.kind} strikes no rank")
 
 
 class StepPace:

@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.journal import LinePlace
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words.events import (
     Event,
@@ -42,7 +43,7 @@ SaidByWorker = (
     | SaveFailed
     | WorkerParked
 )
-NumberedEvent = tuple[int, Event, float]
+PlacedEvent = tuple[LinePlace, Event, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +168,9 @@ class _Witness:
         self.hear(heard.GroupsClosed(generation=seat.generation, at_step=at_step))
 
 
-def check(options: Options, save_every: int, lines: Iterable[NumberedEvent]) -> int:
-    """How many events of workers are what their machines say. `lines` are numbered events with
-    their moments, `save_every` the steps from checkpoint to checkpoint.
+def check(options: Options, save_every: int, lines: Iterable[PlacedEvent]) -> int:
+    """How many events of workers are what their machines say. `lines` are events with their
+    places and moments, `save_every` the steps from checkpoint to checkpoint.
 
     Raises: ConformanceError at the first that is not.
     """
@@ -177,13 +178,14 @@ def check(options: Options, save_every: int, lines: Iterable[NumberedEvent]) -> 
     controller, known = Controller(options), _known(lines)
     witnesses: dict[str, _Witness] = {}
     num_said = 0
-    for number, event, now_s in lines:
+    for place, event, now_s in lines:
         if isinstance(event, SaidByWorker):
             num_said += 1
             witness = witnesses.get(event.worker)
             found = witness and _moment(witness, event)
             if found is None:
-                raise ConformanceError(f"line {number}: {event.worker} does not say {event} there")
+                told = f"{event.worker} does not say {event} there"
+                raise ConformanceError(f"line {place.line}: {told}")
             witnesses[event.worker] = found
         for command in controller.handle(event, now_s):
             if isinstance(command, cmd.StartWorker):
@@ -253,7 +255,7 @@ def _words(command: cmd.Command) -> Iterator[tuple[str, Heard]]:
             pass
 
 
-def _known(lines: Iterable[NumberedEvent]) -> _Known:
+def _known(lines: Iterable[PlacedEvent]) -> _Known:
     known = _Known(records={}, parks={})
     for _, event, _ in lines:
         if isinstance(event, StepsDone | WorkerParked):

@@ -174,16 +174,6 @@ def test_nor_does_it_if_there_would_be_fewer_nodes_than_asked_for():
     assert not drive.state.quarantine.hosts
 
 
-def test_a_mesh_without_a_step_to_make_blames_nobody_when_it_breaks():
-    """Who has saved its part leaves before the others have theirs."""
-    drive = running(80, nodes=FOUR, max_dp=4)
-    for _ in range(4):
-        drive.all(ev.GroupBroken, error="a peer is gone", workers=drive.members[:1])
-        drive.park(80, held_in=1)
-        assert drive.state.phase == "forming"
-    assert len(in_mesh(drive)) == 4
-
-
 def test_tries_that_come_to_nothing_are_made_ever_more_slowly():
     """control A15: 27 generations within seconds ended the run."""
     drive = forming(nodes=(("head", 2),))

@@ -40,8 +40,8 @@ def after_empty_try(turn: Turn, cause: str) -> float:
     state = turn.state
     state.budget.count_empty_try(cause, state.step)
     tries = state.budget.empty_tries
-    if state.current.explained or state.current.from_step >= turn.options.steps:
-        return 0.0  # where no step is left, who has its part leaves before the others have theirs
+    if state.current.explained:
+        return 0.0
     _clear_those_on_trial(turn)
     _suspect(turn, tries)
     return turn.timers.pause_s(tries)
