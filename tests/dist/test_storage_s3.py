@@ -168,7 +168,7 @@ def test_a_line_lost_at_any_request_of_a_save_leaves_the_old_state_or_the_new_on
         if not error_of_a_save(once):
             break
         found.append(newest_state(storage))
-    assert found == [10] * 7 if fault == "cut" else [10] * 5 + [20]
+    assert found == {"cut": [10] * 6, "mute": [10] * 5 + [20] * 2}[fault]
     assert newest_state(storage) == 20
 
 

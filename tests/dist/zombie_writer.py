@@ -16,6 +16,7 @@ from remesh.parallel.state.root_manifest import CheckpointRef
 HELD = held_by(Layout(dp=2), 2, 0)
 PART = whole("w", (1 << 16,), "float32")
 NUM_SEALED = 3
+MOST_LOOKS = 50_000
 
 
 def main(address, token, generation, buddy=""):
@@ -36,8 +37,9 @@ def main(address, token, generation, buddy=""):
         slot.state = SlotState.COPIED
         with suppress(OSError, EOFError):
             line.send(SealSlot(slot=number))
-            while step <= NUM_SEALED and line.poll() is None:
-                pass
+            for _ in range(MOST_LOOKS):  # there is no answer once the generation is over
+                if line.poll() is not None:
+                    break
         if step == NUM_SEALED:
             sys.stdout.write("\n")
             sys.stdout.flush()
