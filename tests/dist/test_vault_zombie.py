@@ -123,7 +123,7 @@ def test_a_zombie_changes_nothing_of_what_was_told(make_vault):
     chance = Random(1)
     found = [stale_after(make_vault(Shelf()), chance) for _ in range(ROUNDS)]
     assert sum(stale for stale, _ in found) == 0
-    assert any(told for _, told in found)
+    assert sum(told for _, told in found) >= ROUNDS
 
 
 def test_the_same_zombie_changes_it_where_a_vault_trusts_that_it_is_gone(make_vault):

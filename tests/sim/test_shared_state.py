@@ -2,17 +2,18 @@
 
 import pytest
 from control_values import held
+from played import play
 
 from remesh.orchestrator.control.words.commands import Form
 from remesh.orchestrator.control.words.records import FreshState, Member, PeerState
 from remesh.orchestrator.plan.rung import Rung, Unit
-from remesh.orchestrator.sim.draws import _draw_ladder, simulate
+from remesh.orchestrator.sim.draws import _draw_ladder
 from remesh.orchestrator.sim.mishaps.faults import PlannedFault
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import held_by_members, held_by_whole_groups, is_whole
 from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings, ladder_of_units
-from remesh.orchestrator.sim.simulation import Simulation, SimulationError
+from remesh.orchestrator.sim.simulation import Simulation
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
@@ -31,11 +32,7 @@ def scene(ladder, *faults, seed=1, slots=4):
 
 @pytest.mark.parametrize("seed", range(50, 110))
 def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
-    try:
-        simulate(seed)
-    except SimulationError as error:
-        story = "\n".join(error.trace[-40:])
-        pytest.fail(f"{error}\n{story}\nagain: python -m remesh.orchestrator.sim --seed {seed}")
+    play(seed)
 
 
 def test_all_ways_to_cut_the_state_are_among_the_seeds():

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from control_values import options
+from played import play
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.commands import Commit, Form, StartWorker
@@ -28,7 +29,7 @@ from remesh.orchestrator.sim.mishaps.faults import (
 )
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.world import Settings
-from remesh.orchestrator.sim.simulation import Simulation, SimulationError
+from remesh.orchestrator.sim.simulation import Simulation
 from remesh.parallel.plan.layout import Layout
 
 SEEDS = range(50)
@@ -37,11 +38,7 @@ SETTINGS = Settings(steps=30, every=10, step_s=0.13)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_run_ends_as_it_should_whatever_befalls_it(seed):
-    try:
-        simulate(seed)
-    except SimulationError as error:
-        story = "\n".join(error.trace[-40:])
-        pytest.fail(f"{error}\n{story}\nagain: python -m remesh.orchestrator.sim --seed {seed}")
+    play(seed)
 
 
 def test_a_seed_tells_the_same_story_every_time():

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 from control_values import held, options, slot
+from played import play
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.commands import Form
@@ -28,7 +29,7 @@ from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import Settings, World, ladder_of_units
-from remesh.orchestrator.sim.simulation import Simulation, SimulationError
+from remesh.orchestrator.sim.simulation import Simulation
 from remesh.orchestrator.vault.shelf_words import Claim, CopiedWhole, StableSaid
 from remesh.orchestrator.vault.vault_words import SlotState, SlotWord
 from remesh.parallel.plan.cut import Cut
@@ -56,11 +57,7 @@ def recoveries(*faults, seeds=8, **options):
 
 @pytest.mark.parametrize("seed", range(200, 290))
 def test_every_run_ends_as_it_should_with_and_without_vaults(seed):
-    try:
-        simulate(seed)
-    except SimulationError as error:
-        story = "\n".join(error.trace[-40:])
-        pytest.fail(f"{error}\n{story}\nagain: python -m remesh.orchestrator.sim --seed {seed}")
+    play(seed)
 
 
 def test_all_faults_of_vaults_are_among_the_seeds():

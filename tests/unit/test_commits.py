@@ -1,28 +1,24 @@
 """Checkpoints prove which start and generation they are of, and who may commit them."""
 
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from manifests import checkpoint_manifest
+from run_specs import claimed_spec
 from waiting import NEVER_S, soon
 from whole_shards import encode_shard
 
 from remesh.actors.controller.commits import MAX_HANGING, Commits, Guards, commit_checkpoint
-from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Commit, Form
 from remesh.orchestrator.control.words.records import FreshState
-from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan.rung import Rung
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.checkpoint import commit, committed, go_back, prune
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name, shard_file_name
 from remesh.parallel.state.shards import write_shard
-
-TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 
 @pytest.fixture
@@ -46,22 +42,6 @@ def saved(folder, *refs):
 
 def steps(folder):
     return [state.step for state in folder.checkpoints()]
-
-
-def spec_of(folder, run="ab12"):
-    claim = folder.claim(run)
-    return RunSpec(
-        run=run,
-        job=load_job(TINY),
-        folder=str(folder.path),
-        data_digest="d",
-        fingerprint={},
-        start=claim,
-        incarnation=claim,
-        max_members=1,
-        faults=(),
-        driver_lease_s=20.0,
-    )
 
 
 def command_of(folder, spec, step, generation=1):
@@ -138,7 +118,7 @@ def test_no_start_has_the_number_of_one_whose_claims_are_gone(folder):
 
 def test_the_claims_are_read_when_all_files_have_been_looked_at(folder):
     """control A12, M04: another start took over between the look and the put."""
-    spec = spec_of(folder)
+    spec = claimed_spec(folder)
     command = command_of(folder, spec, 60)
     folder.guarded = Slow(folder.guarded, at_first=lambda: folder.claim("cd34"))
     told = commit_checkpoint(folder, spec, command, None, Guards(lambda: None))
@@ -149,7 +129,7 @@ def test_the_claims_are_read_when_all_files_have_been_looked_at(folder):
 
 def test_nothing_is_committed_that_the_run_goes_back_behind_meanwhile(folder):
     """control A12: the commit landed after the rollback."""
-    spec = spec_of(folder)
+    spec = claimed_spec(folder)
     command = command_of(folder, spec, 60)
     standing = [True]
     folder.guarded = Slow(folder.guarded, at_first=standing.clear)
@@ -165,7 +145,7 @@ class Desk:
 
     def __init__(self, folder, newest=0):
         self.told, self.stands, self.synced = [], {1, 2}, 0
-        self.spec = spec_of(folder)
+        self.spec = claimed_spec(folder)
         self.commits = Commits(
             folder,
             told=self.told.append,

@@ -2,25 +2,22 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from control_values import options
+from run_specs import claimed_spec
 
 from remesh.actors.controller.takeover import begin
 from remesh.actors.history.brought_back import journal_brought_back
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.history.segments import MANY, Segments, bring_back
-from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.job.job import load_job
 
 OPTIONS = options()
-TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
 
 class Counted(LocalStorage):
@@ -127,22 +124,6 @@ def run_on(tmp_path, machine):
     return RunFolder(tmp_path / machine, str(tmp_path / "bucket"))
 
 
-def spec_of(folder, run="ab12"):
-    claim = folder.claim(run)
-    return RunSpec(
-        run=run,
-        job=load_job(TINY),
-        folder=str(folder.path),
-        data_digest="d",
-        fingerprint={},
-        start=claim,
-        incarnation=claim,
-        max_members=1,
-        faults=(),
-        driver_lease_s=20.0,
-    )
-
-
 def handled(begun, *events):
     for event in events:
         begun.journal.event(event, 1.0e9)
@@ -151,7 +132,7 @@ def handled(begun, *events):
 
 def test_a_start_on_another_machine_says_from_when_on_nothing_is_proven(tmp_path):
     one = run_on(tmp_path, "one")
-    begun = begin(spec_of(one), OPTIONS, one)
+    begun = begin(claimed_spec(one), OPTIONS, one)
     handled(begun, ev.NodeJoined(node="n", slots=1))
     begun.prove()
     handled(begun, ev.NodeJoined(node="m", slots=1))
@@ -159,14 +140,14 @@ def test_a_start_on_another_machine_says_from_when_on_nothing_is_proven(tmp_path
     said = journal_brought_back(two.guarded, two.path)
     assert "what start 1 did after 2001-09-09 01:46:40 UTC is not proven" in said
     assert journal_brought_back(two.guarded, two.path) is None
-    again = begin(spec_of(two, "cd34"), OPTIONS, two)
+    again = begin(claimed_spec(two, "cd34"), OPTIONS, two)
     assert again.machine.options.start == 2
     assert [start.nodes() for start in read_history(two.path).starts] == [{"n"}, set()]
 
 
 def test_of_a_run_that_has_ended_everything_is_proven(tmp_path):
     one = run_on(tmp_path, "one")
-    begun = begin(spec_of(one), OPTIONS, one)
+    begun = begin(claimed_spec(one), OPTIONS, one)
     handled(begun, ev.RunStarted(), ev.StopRequested(reason="enough", at_once=True))
     begun.segments.start()
     begun.close_journal(60.0)
@@ -178,7 +159,7 @@ def test_of_a_run_that_has_ended_everything_is_proven(tmp_path):
 
 def test_a_controller_takes_over_on_a_machine_that_has_nothing_of_the_run(tmp_path):
     one = run_on(tmp_path, "one")
-    spec = spec_of(one)
+    spec = claimed_spec(one)
     begun = begin(spec, OPTIONS, one)
     handled(begun, ev.RunStarted(), ev.NodeJoined(node="n", slots=1))
     begun.prove()
@@ -191,7 +172,7 @@ def test_a_controller_takes_over_on_a_machine_that_has_nothing_of_the_run(tmp_pa
 
 def test_a_fresh_start_sets_the_pieces_aside_too(tmp_path, bucket):
     one = run_on(tmp_path, "one")
-    begun = begin(spec_of(one), OPTIONS, one)
+    begun = begin(claimed_spec(one), OPTIONS, one)
     begun.prove()
     set_aside(one.places)
     assert bucket.list("journal/") == []
@@ -201,7 +182,7 @@ def test_a_fresh_start_sets_the_pieces_aside_too(tmp_path, bucket):
 
 def test_a_run_whose_checkpoints_are_in_its_folder_has_its_journal_there_once(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    begun = begin(spec_of(folder), OPTIONS, folder)
+    begun = begin(claimed_spec(folder), OPTIONS, folder)
     begun.prove()
     assert begun.segments is None
     assert folder.storage.list("journal/") == ["journal/000001.jsonl"]

@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 from remesh.orchestrator.control.words.commands import Drain, Fence, Form, SaveHeld
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, PeerState
 from remesh.orchestrator.control.words.recovery import slot_label
+from remesh.orchestrator.sim.shells import freezing
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots
 from remesh.orchestrator.sim.shells.world import World, rate_at, record_of, value_after
@@ -115,10 +116,7 @@ class SimProcess:
         self.world.agenda.after(delay_s, lambda: self.act(action))
 
     def act(self, action: Callable[[], None]) -> None:
-        if self.alive and self.frozen:
-            self.stalled.append(action)
-        elif self.alive:
-            action()
+        freezing.act(self, action)
 
     def die(self) -> None:
         if self.alive:
@@ -184,10 +182,7 @@ class SimProcess:
             self.hear(heard.MeshBroken(generation=generation, error=error, waited_for=waited_for))
 
     def thaw(self) -> None:
-        self.frozen = False
-        missed, self.stalled = self.stalled, []
-        for action in missed:
-            self.act(action)
+        freezing.thaw(self)
 
     def _call(self, form: Form, mesh: "Coupling") -> None:
         self.called[form.generation] = mesh

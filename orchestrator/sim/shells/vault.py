@@ -11,6 +11,7 @@ from typing import Protocol, assert_never, get_args
 
 from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.job.timers import Timers
+from remesh.orchestrator.sim.shells import freezing
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.vault import shelf_words as sw
@@ -105,10 +106,7 @@ class SimVault:
         self.frozen = True
 
     def thaw(self) -> None:
-        self.frozen = False
-        missed, self.stalled = self.stalled, []
-        for action in missed:
-            self._act(action)
+        freezing.thaw(self)
 
     def ask(self, generation: int, answer: SlotsHeard) -> None:
         """`answer` hears what is sealed here; from then on nothing of this generation changes."""
@@ -156,11 +154,7 @@ class SimVault:
         self.world.agenda.after(delay_s, partial(self._act, action))
 
     def _act(self, action: Callable[[], None]) -> None:
-        """Now, later if it is frozen, never if it is dead."""
-        if self.alive and self.frozen:
-            self.stalled.append(action)
-        elif self.alive:
-            action()
+        freezing.act(self, action)
 
     def _handle(self, word: sw.ShelfWord) -> None:
         for do in self.shelf.handle(word):
