@@ -99,6 +99,7 @@ class Looked:
 
     def __init__(self, seat):
         self.process = subprocess.Popen(["sleep", "1000"])
+        assert soon(lambda: look(self.process.pid).state == "S")  # it has run, and is counted so
         self.line, self.theirs = link()
         self.one = Resident(1, seat, self.line)
         self.one.born(self.process.pid, os.pidfd_open(self.process.pid))
