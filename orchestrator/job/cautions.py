@@ -11,9 +11,9 @@ from ipaddress import IPv4Address
 from typing import Any
 
 from remesh.orchestrator.job.job import Job
+from remesh.parallel.plan.book.verdict import shown
 from remesh.parallel.plan.memory import STATE_BYTES, num_parameters
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.plan.verdict import shown
 
 _YEAR_S = 365 * 86400.0
 

@@ -11,8 +11,8 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
-from remesh.parallel.plan.rules import RULES, WITHOUT_EFFECT, Asked, Cure, Rule
-from remesh.parallel.plan.verdict import Names, problems
+from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Asked, Cure, Rule
+from remesh.parallel.plan.book.verdict import Names, problems
 
 KEYS = {
     "num_layers": "model.num_layers",

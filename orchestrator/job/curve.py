@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from remesh.parallel.plan.verdict import shown
+from remesh.parallel.plan.book.verdict import shown
 
 # What a run computes, by key of the job file.
 Fingerprint = Mapping[str, str | int | float | bool]

@@ -43,8 +43,8 @@ from remesh.orchestrator.job.tables import (
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count, given_path
+from remesh.parallel.plan.book.verdict import shown
 from remesh.parallel.plan.leaves import choose_num_leaves
-from remesh.parallel.plan.verdict import shown
 
 MAX_FILE_BYTES = 1 << 20
 

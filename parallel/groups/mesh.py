@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.plan.book.rules import Asked
+from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import GroupError, LayoutError
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.rules import Asked
-from remesh.parallel.plan.verdict import problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
-from remesh.parallel.plan.divisors import divisors
+from remesh.parallel.plan.book.divisors import divisors
 from remesh.parallel.plan.errors import LayoutError
 
 T = TypeVar("T")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from remesh.parallel.plan.book.rules import Asked
+from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import LayoutError
-from remesh.parallel.plan.rules import Asked
-from remesh.parallel.plan.verdict import problems
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]

@@ -12,10 +12,10 @@ has the gradient of its own tokens or its own query heads (`partial`), or all ha
 import math
 from dataclasses import dataclass, replace
 
+from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig, TensorShape, parameter_shapes
-from remesh.parallel.plan.verdict import problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

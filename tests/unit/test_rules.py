@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from remesh.orchestrator.job.checks import KEYS, NOT_YET
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.user_errors import UserError
-from remesh.parallel.plan.divisors import divisors, near_multiples
+from remesh.parallel.plan.book.divisors import divisors, near_multiples
+from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Asked
+from remesh.parallel.plan.book.verdict import BARE, broken_rules, judge, problems
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.plan.rules import RULES, WITHOUT_EFFECT, Asked
 from remesh.parallel.plan.shares import tensor_shares
-from remesh.parallel.plan.verdict import BARE, broken_rules, judge, problems
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 BOOKS = {"all": RULES + WITHOUT_EFFECT + NOT_YET, "engine's": RULES}

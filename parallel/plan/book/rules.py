@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from remesh.parallel.plan.divisors import divisors, near_multiples
+from remesh.parallel.plan.book.divisors import divisors, near_multiples
 
 Value = int | str | bool
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remesh.parallel.plan.rules import RULES, Asked, Cure, Rule, Value
+from remesh.parallel.plan.book.rules import RULES, Asked, Cure, Rule, Value
 
 MOST_CHANGES = 4  # that are named together
 
