@@ -18,7 +18,7 @@ IGNORE_INDEX = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Sums over the tokens of a microbatch, in nats.
+    """Sums over the tokens of a microbatch, in nats, and their number, on the device.
 
     `objective` is what to run backward: cross-entropy and z-loss. `cross_entropy` is for the
     record, without a graph.
@@ -26,7 +26,7 @@ class Losses:
 
     objective: Tensor
     cross_entropy: Tensor
-    num_tokens: int
+    num_tokens: Tensor
 
 
 def summed_cross_entropy(
@@ -49,7 +49,7 @@ def summed_cross_entropy(
             logits_NV, targets_N, ignore_index=ignore_index, reduction="sum"
         )
         cross_entropy = objective.detach()
-    num_tokens = int(torch.count_nonzero(targets_N != ignore_index))
+    num_tokens = torch.count_nonzero(targets_N != ignore_index)
     return Losses(objective=objective, cross_entropy=cross_entropy, num_tokens=num_tokens)
 
 

@@ -2,12 +2,16 @@
 
 Integers, because their sum has no order: the loss is in units of 2^-24 nat. Requests to drain or to
 save travel here too, so that all ranks heed them at the same step boundary.
+
+What microbatches lose and count stays where it was computed until then: to read a number of a
+device's is to wait for all that it has been given to do, and the vote does so once a step.
 """
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, fields
 
 import torch
+from torch import Tensor
 
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.group import Group
@@ -24,7 +28,8 @@ class Ballot:
 
     Ranks that compute the same microbatches together fill in loss, tokens and samples once.
     `norm_units` are those of the squares of the gradient's elements that it counts. `unready` is
-    whether it cannot take a snapshot.
+    whether it cannot take a snapshot. `passed` are cross-entropy and tokens of the microbatches,
+    and 1 where they are filled in here.
     """
 
     loss_units: int = 0
@@ -37,25 +42,17 @@ class Ballot:
     drain: int = 0
     save: int = 0
     unready: int = 0
+    passed: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
 
     def count(self, losses: Losses, samples: SampleSums | None) -> None:
-        """Fills in a microbatch; without its samples only whether its loss is finite.
-
-        One that is too large for the sum counts as not finite too.
-
-        Cost: waits for the device.
-        """
-        value = losses.cross_entropy.item()
-        is_number = math.isfinite(value) and abs(value) <= MOST_NATS * max(1, losses.num_tokens)
-        self.nonfinite += not is_number
-        if samples is None:
-            return
-        self.loss_units += round(value * LOSS_UNITS) if is_number else 0
-        self.tokens += losses.num_tokens
-        high, low, count = samples
-        self.digest_high += high
-        self.digest_low += low
-        self.samples += count
+        """Fills in a microbatch; without its samples only whether its loss is finite."""
+        is_counted = int(samples is not None)
+        self.passed.append((losses.cross_entropy, losses.num_tokens, is_counted))
+        if samples is not None:
+            high, low, count = samples
+            self.digest_high += high
+            self.digest_low += low
+            self.samples += count
 
     @property
     def loss(self) -> float:
@@ -73,11 +70,34 @@ class Ballot:
         return self.digest_high, self.digest_low, self.samples
 
 
+_NUMBERS = tuple(one.name for one in fields(Ballot) if one.name != "passed")
+BALLOT_BYTES = 8 * len(_NUMBERS)
+
+
 def vote(group: Group, ballot: Ballot) -> Ballot:
     """The sum of all ballots, the same on every rank.
 
+    Cost: waits for the device.
     Raises: Cancelled, GroupError.
     """
-    sums = torch.tensor(astuple(ballot), dtype=torch.int64, device=group.device)
+    numbers = [getattr(ballot, name) for name in _NUMBERS]
+    sums = torch.tensor(numbers, dtype=torch.int64, device=group.device)
+    if ballot.passed:
+        for name, count in _added_up(ballot.passed).items():
+            sums[_NUMBERS.index(name)] += count.to(group.device)
     all_reduce_(group, sums)
-    return Ballot(**dict(zip(Ballot.__slots__, sums.tolist(), strict=True)))
+    return Ballot(**dict(zip(_NUMBERS, sums.tolist(), strict=True)))
+
+
+def _added_up(passed: list[tuple[Tensor, Tensor, int]]) -> dict[str, Tensor]:
+    """Counts over the M microbatches. A loss too large for the sum is not finite either."""
+    cross_entropies, num_tokens, counted = zip(*passed, strict=True)
+    loss_M, tokens_M = torch.stack(cross_entropies).double(), torch.stack(num_tokens)
+    is_number_M = loss_M.abs() <= MOST_NATS * tokens_M.clamp(min=1)
+    units_M = (loss_M.where(is_number_M, 0.0) * LOSS_UNITS).round().to(torch.int64)
+    counted_M = torch.tensor(counted, device=loss_M.device)
+    return {
+        "loss_units": (units_M * counted_M).sum(),
+        "tokens": (tokens_M * counted_M).sum(),
+        "nonfinite": (~is_number_M).sum(),
+    }

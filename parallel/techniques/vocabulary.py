@@ -45,7 +45,7 @@ def cross_entropy_(
     """
     arguments = group, logits_BTV, targets_BT, rows, z_loss
     objective, cross_entropy = _CrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
-    num_tokens = int(torch.count_nonzero(targets_BT != IGNORE_INDEX))
+    num_tokens = torch.count_nonzero(targets_BT != IGNORE_INDEX)
     return Losses(objective=objective, cross_entropy=cross_entropy, num_tokens=num_tokens)
 
 

@@ -1,13 +1,13 @@
 """Token means over ranks, steps without tokens, steps that all ranks skip, and an fp64 oracle."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from small_engine import MODEL, filler, spec, started, state_hash, work_of
 
+from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 from remesh.parallel.plan.dealing import deal_in_runs
@@ -53,25 +53,38 @@ def test_one_voice_is_enough_to_skip_to_drain_and_to_save(pool):
     assert (quiet.is_finite, quiet.drain, quiet.save) == (True, 0, 0)
 
 
+def of_microbatch(loss, num_tokens):
+    cross_entropy, count = torch.tensor(loss), torch.tensor(num_tokens)
+    return Losses(objective=torch.tensor(9.0), cross_entropy=cross_entropy, num_tokens=count)
+
+
 def test_a_ballot_counts_a_microbatch_or_only_whether_it_is_finite():
-    losses = Losses(objective=torch.tensor(9.0), cross_entropy=torch.tensor(3.0), num_tokens=2)
-    counted = Ballot()
-    counted.count(losses, (5, 6, 2))
-    counted.count(losses, None)
-    assert (counted.loss, counted.is_finite) == (1.5, True)
-    counted.count(replace(losses, cross_entropy=torch.tensor(math.nan), num_tokens=1), (1, 1, 1))
+    world, ballot = Mesh.alone().world, Ballot()
+    ballot.count(of_microbatch(3.0, 2), (5, 6, 2))
+    ballot.count(of_microbatch(3.0, 2), None)
+    counted = vote(world, ballot)
+    assert (counted.loss, counted.tokens, counted.is_finite) == (1.5, 2, True)
+    ballot.count(of_microbatch(math.nan, 1), (1, 1, 1))
+    ballot.count(of_microbatch(math.inf, 7), None)
+    counted = vote(world, ballot)
     assert (counted.tokens, counted.sample_sums) == (3, (6, 7, 3))
-    assert (math.isnan(counted.loss), counted.nonfinite) == (True, 1)
+    assert (math.isnan(counted.loss), counted.nonfinite) == (True, 2)
+
+
+def test_a_loss_is_rounded_to_units_as_a_number_would_be():
+    losses = (torch.rand(500, dtype=torch.float64) * 50).float().tolist()
+    for loss in (*losses, 2.5 / LOSS_UNITS, 3.5 / LOSS_UNITS):
+        ballot = Ballot()
+        ballot.count(of_microbatch(loss, 1), (0, 0, 1))
+        assert vote(Mesh.alone().world, ballot).loss_units == round(loss * LOSS_UNITS)
 
 
 @pytest.mark.parametrize("loss", [1e30, 3e12, -1e13])
 def test_a_loss_too_large_for_the_sum_is_not_finite_and_kills_nobody(pool, loss):
     """parallel A3: it overflowed the vote's integers, or wrapped them to a negative loss."""
-    losses = Losses(objective=torch.tensor(0.0), cross_entropy=torch.tensor(loss), num_tokens=2)
-    counted = Ballot()
-    counted.count(losses, (0, 0, 1))
-    values = {name: getattr(counted, name) for name in Ballot.__slots__}
-    for result in pool.run(cast, 2, [values, values]):
+    ballot = Ballot()
+    ballot.count(of_microbatch(loss, 2), (0, 0, 1))
+    for result in pool.run(cast, 2, [{"passed": ballot.passed}] * 2):
         assert (math.isnan(result.loss), result.nonfinite) == (True, 2)
 
 
@@ -120,7 +133,7 @@ def test_masked_tokens_weigh_nothing_on_any_rank(pool, targets):
     weight = torch.full((3, 4), 0.1, requires_grad=True)
     inputs = torch.arange(15.0).view(1, 5, 3).expand(2, 5, 3) / 10
     losses = summed_cross_entropy(inputs @ weight, torch.tensor(targets))
-    num_tokens = max(1, losses.num_tokens)
+    num_tokens = max(1, losses.num_tokens.item())
     [expected] = torch.autograd.grad(losses.objective / num_tokens, weight)
     for mean, gradient in pool.run(masked_gradient, 2, targets):
         expected_mean = losses.cross_entropy.item() / num_tokens if losses.num_tokens else math.nan

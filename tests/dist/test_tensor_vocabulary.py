@@ -44,7 +44,7 @@ def cross_entropy_of(seat, vocab_size, scale, z_loss, dtype, ignored=()):
 
 
 def numbers(losses):
-    return losses.objective.item(), losses.cross_entropy.item(), losses.num_tokens
+    return losses.objective.item(), losses.cross_entropy.item(), losses.num_tokens.item()
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3, 4])

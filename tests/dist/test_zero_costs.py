@@ -17,7 +17,7 @@ from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
 from remesh.parallel.plan.schedules.operations import Vote
 from remesh.parallel.spec import Precision
-from remesh.parallel.step.vote import Ballot
+from remesh.parallel.step.vote import BALLOT_BYTES
 
 NUM_RANKS = 4
 MODEL = ModelConfig(
@@ -30,7 +30,6 @@ BUCKETS = 8
 EMBEDDING = 250 * 64
 HEAD = EMBEDDING + 64
 LAYER = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64
-BALLOT = 8 * len(Ballot.__slots__)
 PADDING = BUCKETS * 64 * NUM_RANKS  # elements at most
 SMALL_THINGS = 1 << 16  # bytes: tables of angles, tokens, the chunk sums of the norm
 
@@ -172,7 +171,7 @@ def test_bytes_sent(pool, dp, leaves_a_rank, same_bits):
     }
     for stage, elements in expected.items():
         chosen = engine_spec(stage, num_leaves=dp * leaves_a_rank, same_bits=same_bits)
-        votes = all_reduced(BALLOT, dp) + (all_reduced(8, dp) if stage else 0)
+        votes = all_reduced(BALLOT_BYTES, dp) + (all_reduced(8, dp) if stage else 0)
         outcome = pool.run(sent, dp, Layout(dp=dp), chosen)
         assert set(outcome) == {2 * elements * (dp - 1) // dp + votes}, stage
     if leaves_a_rank == 1:
@@ -192,7 +191,7 @@ def test_bytes_sent_by_tensor_and_sequence_parallelism(pool, tp):
     tokens = 2 * MODEL.seq_len * 4
     activation, norms = tokens * MODEL.width, 2 * MODEL.num_layers + 1
     crossings = (4 * MODEL.num_layers + 2) * activation + 3 * tokens
-    plain = all_reduced(crossings, tp) + all_reduced(BALLOT, tp) + all_reduced(8, tp)
+    plain = all_reduced(crossings, tp) + all_reduced(BALLOT_BYTES, tp) + all_reduced(8, tp)
     again = norms * (activation * (tp - 1) // tp + MODEL.width * 4 * (tp - 1))
     for sequence, expected in ((False, plain), (True, plain + again)):
         chosen = engine_spec(0, num_leaves=1, precision=Precision(), sequence=sequence)
