@@ -30,8 +30,10 @@ LEAVES = frozenset(
         "train.microbatch",
         "parallel.dp",
         "parallel.tp",
+        "parallel.pp",
         "zero.group",
         "elastic.max_workers",
+        "elastic.pp",
         "elastic.same_bits",
     }
 )
@@ -125,8 +127,9 @@ def _type(kind: dict[str, Any]) -> str:
         return " or ".join(f"`{json.dumps(one)}`" for one in kind.get("enum", [kind.get("const")]))
     if kind["type"] in NUMBERS:
         return f"{NUMBERS[kind['type']]}{_bounds(kind)}"
-    names = {"boolean": "true or false", "array": "list of texts"}
-    return names.get(kind["type"], "text")
+    if kind["type"] == "array":
+        return f"list of {NUMBERS.get(kind['items']['type'], 'text')}s"
+    return "true or false" if kind["type"] == "boolean" else "text"
 
 
 def _bounds(kind: dict[str, Any]) -> str:

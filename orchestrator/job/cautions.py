@@ -68,12 +68,17 @@ def _keeps_all(job: Job, kept: int) -> bool:
 def _is_too_small(job: Job, vault_bytes: int) -> bool:
     """For one snapshot of what a rank of the largest mesh holds."""
     model = ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
-    parts = job.largest_mesh if job.zero.stage else job.parallel.tp
+    parallel = job.parallel
+    parts = job.largest_mesh if job.zero.stage else parallel.tp * parallel.pp
     return 0 < vault_bytes < STATE_BYTES * num_parameters(model) // max(1, parts)
 
 
 def _leaves_one_layer(job: Job, every: int) -> bool:
     return job.train.recompute != "none" and every >= job.model.num_layers
+
+
+def _has_no_pipeline(job: Job, schedule: str) -> bool:
+    return schedule != "1f1b" and max(job.pp_degrees) == 1
 
 
 def _is_public(_: Job, host: str) -> bool:
@@ -149,6 +154,11 @@ CAUTIONS = (
         key="train.recompute_every",
         applies=_leaves_one_layer,
         says="of model.num_layers = {job.model.num_layers}: only the first layer is recomputed",
+    ),
+    Caution(
+        key="parallel.schedule",
+        applies=_has_no_pipeline,
+        says="of parallel.pp = 1: there is no pipeline that would follow it",
     ),
     Caution(
         key="zero.bucket_bytes",

@@ -11,7 +11,9 @@ from remesh.orchestrator.job.tables import (
     TrainTable,
     ZeroTable,
 )
-from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Asked, Cure, Rule
+from remesh.parallel.plan.book.asked import Asked
+from remesh.parallel.plan.book.cures import Cure
+from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Rule
 from remesh.parallel.plan.book.verdict import Names, problems
 
 KEYS = {
@@ -27,12 +29,16 @@ KEYS = {
     "dp": "parallel.dp",
     "tp": "parallel.tp",
     "pp": "parallel.pp",
+    "schedule": "parallel.schedule",
+    "virtual_stages": "parallel.virtual_stages",
+    "layers": "parallel.layers",
     "cp": "parallel.cp",
     "ep": "parallel.ep",
     "sequence": "parallel.sequence",
     "zero_stage": "zero.stage",
     "zero_group": "zero.group",
     "max_workers": "elastic.max_workers",
+    "elastic_pp": "elastic.pp",
 }
 
 
@@ -55,7 +61,7 @@ def _at_most(name: str, limit: int) -> Rule:
     )
 
 
-DEGREES = ("dp", "tp", "pp", "cp", "ep", "zero_group", "max_workers")
+DEGREES = ("dp", "tp", "pp", "virtual_stages", "cp", "ep", "zero_group", "max_workers")
 DIMENSIONS = ("num_layers", "width", "num_heads", "num_kv_heads", "ffn_width", "seq_len")
 LIMITS = tuple(
     _at_most(name, limit)
@@ -66,7 +72,6 @@ LIMITS = tuple(
     for name in names
 )
 NOT_YET = (
-    _not_yet("pp", "pipeline parallelism"),
     _not_yet("cp", "context parallelism"),
     _not_yet("ep", "expert parallelism"),
 )
@@ -99,17 +104,25 @@ def rule_problems(
         dp=fixed,
         tp=parallel.tp,
         pp=parallel.pp,
+        schedule=parallel.schedule,
+        virtual_stages=parallel.virtual_stages,
+        layers=parallel.layers,
         cp=parallel.cp,
         ep=parallel.ep,
         sequence=parallel.sequence,
         zero_stage=zero.stage,
         zero_group=zero.group,
         max_workers=elastic.max_workers if bounded else None,
+        elastic_pp=elastic.pp,
     )
-    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET + LIMITS, _names(parallel.tp))
+    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET + LIMITS, _names(asked))
 
 
-def _names(tp: int) -> Names:
-    workers = KEYS["max_workers"]
-    replicas = workers if tp == 1 else f"{workers} / {KEYS['tp']}"
+def _names(asked: Asked) -> Names:
+    """Replicas are as many as the workers make where pipelines are shortest."""
+    stages = min(asked.pp_degrees)
+    shared = [KEYS["tp"]] if asked.tp > 1 else []
+    if stages > 1:
+        shared.append(KEYS["pp"] if stages == asked.pp else f"{KEYS['elastic_pp']} of {stages}")
+    replicas = " / ".join((KEYS["max_workers"], *shared))
     return Names(keys={**KEYS, "most_replicas": replicas}, equals=" = ")

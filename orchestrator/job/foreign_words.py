@@ -6,7 +6,7 @@ import re
 _KEYS = {
     "job.name": "run_name experiment experiment_name project",
     "job.seed": "random_seed manual_seed data_seed",
-    "model.num_layers": "n_layers n_layer num_hidden_layers layers depth num_blocks",
+    "model.num_layers": "n_layers n_layer num_hidden_layers depth num_blocks",
     "model.width": "hidden_size hidden_dim d_model n_embd dim embed_dim model_dim embedding_size",
     "model.num_heads": "n_heads n_head heads num_attention_heads attention_heads",
     "model.num_kv_heads": "n_kv_heads num_key_value_heads kv_heads num_query_groups",
@@ -37,7 +37,7 @@ _KEYS = {
     "train.lr": "learning_rate max_lr peak_lr base_lr lr_max",
     "train.min_lr": "lr_min end_lr final_lr min_learning_rate",
     "train.lr_curve": (
-        "lr_schedule lr_scheduler lr_scheduler_type scheduler schedule lr_decay_style lr_decay"
+        "lr_schedule lr_scheduler lr_scheduler_type scheduler lr_decay_style lr_decay"
     ),
     "train.lr_steps": "lr_decay_steps lr_decay_iters decay_steps",
     "train.warmup_steps": (
@@ -66,6 +66,20 @@ _KEYS = {
     "parallel.pp": (
         "pipeline_parallel pipeline_parallel_size pp_size pipeline_parallel_degree "
         "pipeline_model_parallel_size"
+    ),
+    "parallel.schedule": (
+        "pipeline_schedule pp_schedule pipeline_parallel_schedule pipeline_schedule_type"
+    ),
+    "parallel.virtual_stages": (
+        "virtual_pipeline_model_parallel_size virtual_pipeline_parallel_size vpp_size vpp "
+        "num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage "
+        "num_model_chunks"
+    ),
+    "parallel.layers": (
+        "pipeline_model_parallel_layout decoder_first_pipeline_num_layers "
+        "decoder_last_pipeline_num_layers num_layers_in_first_pipeline_stage "
+        "num_layers_in_last_pipeline_stage pipeline_parallel_layers_per_stage "
+        "pipeline_parallel_split_points"
     ),
     "parallel.cp": "context_parallel context_parallel_size cp_size context_parallel_degree",
     "parallel.ep": "expert_parallel expert_parallel_size ep_size expert_parallel_degree",

@@ -78,16 +78,32 @@ class Job(BaseModel):
         return Timers(patience_s=self.elastic.patience_s)
 
     @property
-    def max_dp(self) -> int:
-        """The largest number of replicas that the run may reach: whole ZeRO groups of them."""
-        dp = self.parallel.dp
-        most = self.elastic.max_workers // self.parallel.tp if dp == "auto" else dp
+    def pp_degrees(self) -> tuple[int, ...]:
+        """The numbers of stages that pipelines may have, the best one first."""
+        return tuple(dict.fromkeys((self.parallel.pp, *self.elastic.pp)))
+
+    @property
+    def most_workers(self) -> int:
+        """Workers that no mesh exceeds."""
+        if self.parallel.dp == "auto" or "max_workers" in self.elastic.model_fields_set:
+            return self.elastic.max_workers
+        return self.parallel.dp * self.parallel.pp * self.parallel.tp
+
+    def replicas(self, stages: int) -> int:
+        """The most that the run may have of pipelines of so many stages: whole ZeRO groups."""
+        dp, most = self.parallel.dp, self.most_workers // (stages * self.parallel.tp)
+        most = most if dp == "auto" else min(most, dp)
         return most - most % (self.zero.group or 1)
+
+    @property
+    def max_dp(self) -> int:
+        """The largest number of replicas that the run may reach."""
+        return max(map(self.replicas, self.pp_degrees))
 
     @property
     def largest_mesh(self) -> int:
         """Workers of the largest mesh, 0 if there can be none."""
-        return self.parallel.tp * self.max_dp
+        return self.parallel.tp * max(pp * self.replicas(pp) for pp in self.pp_degrees)
 
     @property
     def num_microbatches(self) -> int:
@@ -260,7 +276,7 @@ def _bound_problems(job: Job) -> Iterator[str]:
     written = elastic.max_workers if job.parallel.dp == "auto" else job.parallel.dp
     bound = f"{key} = {written}"
     if written != largest:
-        bound += f", a mesh of {count(largest, 'worker')} in tp groups of {job.parallel.tp}"
+        bound += f", a mesh of {count(largest, 'worker')} in whole replicas"
     if elastic.min_workers > largest:
         yield (
             f"elastic.min_workers = {elastic.min_workers} is above {bound}; set "

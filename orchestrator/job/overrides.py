@@ -9,6 +9,7 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import masked
 
 _BOOLS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false"}
+_LISTS_OF_NUMBERS = frozenset({"parallel.layers", "elastic.pp"})
 _NUMBER = re.compile(r"[+-]?(\d[\d,_]*\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -38,7 +39,7 @@ def cure(key: str, kinds: Sequence[str], overrides: Sequence[str]) -> str:
     """
     texts = [text for name, text in map(_parted, overrides) if name == key]
     for kind in kinds if texts else ():
-        if written := _written(kind, texts[-1]):
+        if written := _written_list(key, kind, texts[-1]) or _written(kind, texts[-1]):
             assignment = f"{key}={written}"
             quoted = f"'{assignment}'" if '"' in assignment else assignment
             return f"; write it as --set {quoted}"
@@ -54,6 +55,14 @@ def _parted(assignment: str) -> tuple[str, str]:
             f"--set {masked(assignment)}: expected TABLE.KEY=VALUE, such as train.steps=100"
         )
     return f"{table}.{field}", text.strip()
+
+
+def _written_list(key: str, kind: str, text: str) -> str | None:
+    """One of numbers, None if it is none."""
+    numbers = re.split(r"[\s,;/+-]+", text)
+    if kind != "tuple_type" or key not in _LISTS_OF_NUMBERS:
+        return None
+    return f"[{','.join(numbers)}]" if all(map(str.isdecimal, numbers)) else None
 
 
 def _written(kind: str, text: str) -> str | None:

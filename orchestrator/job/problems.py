@@ -13,7 +13,7 @@ from remesh.orchestrator.job.overrides import cure
 from remesh.orchestrator.user_text import masked
 
 MAX_SHOWN = 60
-EXAMPLES = {"tuple_type": ', such as ["30..35"]'}  # where the file says it
+EXAMPLES = {"data.skip": '["30..35"]', "parallel.layers": "[3, 5]", "elastic.pp": "[4, 2, 1]"}
 TABLE_ERRORS = ("model_type", "model_attributes_type", "dict_type")
 WANTED = {
     "int_type": "an integer",
@@ -43,7 +43,7 @@ def first_problem(
     key = _key(chosen)
     same_key = [item for item in details if _key(item) == key]
     kinds = [item["type"] for item in same_key]
-    written = cure(key, kinds, overrides) or EXAMPLES.get(chosen["type"], "")
+    written = cure(key, kinds, overrides) or _example(key, chosen["type"])
     return _text(chosen, same_key, schema) + written
 
 
@@ -64,6 +64,11 @@ def _text(chosen: ErrorDetails, same_key: Sequence[ErrorDetails], schema: type[B
         case _:
             wanted = " or ".join(dict.fromkeys(_wanted(item) for item in same_key))
             return f"{key} = {_shown(chosen['input'])}: expected {wanted}"
+
+
+def _example(key: str, kind: str) -> str:
+    """How the file says a list."""
+    return f", such as {EXAMPLES[key]}" if kind == "tuple_type" and key in EXAMPLES else ""
 
 
 def _key(item: ErrorDetails) -> str:

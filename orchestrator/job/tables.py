@@ -49,6 +49,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Degrees = Annotated[tuple[Degree, ...], Field(strict=False, max_length=100)]
 FloatKind = Literal["fp32", "bf16"]
 
 
@@ -243,6 +244,10 @@ class ParallelTable(BaseModel):
 
     The ranks of a tp group are on one node, unless `allow_cross_node_tp` lets them straddle nodes.
     With `sequence` they also share the tokens of what lies between the split layers.
+
+    A pipeline of `pp` stages computes by a `schedule`; where a mesh has too few microbatches for
+    it, by "1f1b", to the same bits. With "interleaved" each worker has `virtual_stages` of them,
+    with "dualpipe-v" two. `layers` are those of each virtual stage, from front to back.
     """
 
     model_config = TABLE
@@ -251,7 +256,17 @@ class ParallelTable(BaseModel):
     tp: Degree = 1
     """Workers that share each layer."""
     pp: Degree = 1
-    """Stages of a pipeline; only 1 is built yet."""
+    """Stages of a pipeline: workers that have a part of the layers each."""
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe-v"] = "1f1b"
+    """In which order the stages compute their microbatches."""
+    virtual_stages: Degree = Field(
+        default_factory=lambda data: 2 if data["schedule"] == "interleaved" else 1
+    )
+    """Parts of the model on each worker of a pipeline; 2 with "interleaved", 1 without."""
+    layers: Annotated[tuple[Dimension, ...], Field(strict=False, max_length=MAX_DEGREE)] = ()
+    """Layers of each stage, such as [3, 5], for pipelines of `pp` stages; as even as can be by
+    default.
+    """
     cp: Degree = 1
     """Workers that share each sequence; only 1 is built yet."""
     ep: Degree = 1
@@ -337,6 +352,10 @@ class ElasticTable(BaseModel):
 
     Without `same_bits` single microbatches are dealt out and gradients added up as is fastest: the
     bits then depend on the number of workers and on `zero`.
+
+    Pipelines may have any of `pp` stages instead of `parallel.pp`: of the meshes that there are
+    workers for the largest one is taken, of equally large ones that which is named first,
+    `parallel.pp` before all others.
     """
 
     model_config = TABLE
@@ -348,6 +367,10 @@ class ElasticTable(BaseModel):
     """Largest number of workers in the mesh, by which the number of leaves is chosen."""
     min_workers: Degree = 1
     """Below so many workers the run waits."""
+    pp: Degrees = ()
+    """Other numbers of stages that a pipeline may have, such as [4, 2, 1], the best one first; only
+    those of `parallel.pp` by default.
+    """
     spares: DegreeOrZero = 0
     """Warm workers beside the mesh."""
     max_failures: CountOrZero = 8

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.rendezvous import Rendezvous
-from remesh.parallel.plan.book.rules import Asked
+from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import GroupError, LayoutError
 from remesh.parallel.plan.layout import Layout

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from remesh.parallel.plan.book.rules import Asked
+from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import LayoutError
 

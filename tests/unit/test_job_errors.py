@@ -172,6 +172,8 @@ def test_any_override_makes_a_job_or_is_refused(key, value):
         ("train.steps=1e3", "--set train.steps=1000"),
         ("train.steps=1,000", "--set train.steps=1000"),
         ("data.skip=30..35", """--set 'data.skip=["30..35"]'"""),
+        ("parallel.layers=4", "--set parallel.layers=[4]"),
+        ("elastic.pp=2, 1", "--set elastic.pp=[2,1]"),
         ("elastic.same_bits=False", "--set elastic.same_bits=false"),
     ],
 )

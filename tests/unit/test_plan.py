@@ -106,7 +106,6 @@ def test_more_ranks_than_kv_heads_replicate_them_and_the_plan_says_so():
 @pytest.mark.parametrize(
     ("key", "technique"),
     [
-        ("pp=2", "pipeline parallelism"),
         ("cp=2", "context parallelism"),
         ("ep=2", "expert parallelism"),
     ],

@@ -18,7 +18,8 @@ SPEC = importlib.util.spec_from_file_location("reference", DOCS / "reference.py"
 SOME_LEAVES = (
     "train.global_batch=60",
     "train.microbatch=1",
-    "elastic.max_workers=6",
+    "parallel.pp=2",
+    "elastic.max_workers=12",
     "zero.stage=1",
 )
 OTHER_LEAVES = {
@@ -26,8 +27,10 @@ OTHER_LEAVES = {
     "train.microbatch": 4,
     "parallel.dp": 2,
     "parallel.tp": 2,
+    "parallel.pp": 1,
     "zero.group": 4,
     "elastic.max_workers": 8,
+    "elastic.pp": [1],
     "elastic.same_bits": "false",
 }
 reference = importlib.util.module_from_spec(SPEC)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from remesh.orchestrator.job.checks import KEYS, NOT_YET
 from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.user_errors import UserError
+from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.divisors import divisors, near_multiples
-from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Asked
-from remesh.parallel.plan.book.verdict import BARE, broken_rules, judge, problems
+from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT
+from remesh.parallel.plan.book.verdict import BARE, broken_rules, judge, problems, shown
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.shares import tensor_shares
@@ -33,13 +34,17 @@ SIZES = {
     "microbatch": SMALL,
     "dp": st.none() | SMALL,
     "tp": st.integers(1, 6),
-    "pp": st.integers(1, 3),
+    "pp": st.integers(1, 5),
+    "schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe-v"]),
+    "virtual_stages": st.integers(1, 3),
+    "layers": st.just(()) | st.lists(SMALL, max_size=6).map(tuple),
     "cp": st.integers(1, 3),
     "ep": st.integers(1, 4),
     "sequence": st.booleans(),
     "zero_stage": st.integers(0, 3),
     "zero_group": st.integers(0, 3),
     "max_workers": st.none() | st.integers(1, 40),
+    "elastic_pp": st.just(()) | st.lists(st.integers(1, 8), max_size=3).map(tuple),
 }
 FITTING = Asked(
     num_layers=4,
@@ -102,9 +107,7 @@ def test_what_fits_breaks_no_rule():
 def job_of(asked: Asked) -> Job:
     overrides = {name: getattr(asked, name) for name in KEYS}
     texts = [
-        f"{KEYS[name]}={str(value).lower()}"
-        for name, value in overrides.items()
-        if value is not None
+        f"{KEYS[name]}={shown(value)}" for name, value in overrides.items() if value is not None
     ]
     return load_job(TINY, texts)
 
@@ -195,6 +198,47 @@ def test_heads_of_odd_width_are_a_job_with_learned_positions():
     [
         ({"pp": 5}, "pp=5 stages need as many layers, and there are num_layers=4", "at most 4"),
         (
+            {"pp": 2, "schedule": "dualpipe-v", "num_layers": 3},
+            (
+                "pp=2 with schedule=dualpipe-v makes 4 virtual stages, which need as many layers, and "
+                "there are num_layers=3"
+            ),
+            "1, or schedule=1f1b",
+        ),
+        (
+            {"pp": 2, "schedule": "interleaved", "virtual_stages": 3},
+            (
+                "pp=2 with schedule=interleaved makes 6 virtual stages, which need as many layers, and "
+                "there are num_layers=4"
+            ),
+            "virtual_stages=2, or pp=1, or schedule=1f1b",
+        ),
+        (
+            {"pp": 4, "num_layers": 30, "layers": (7, 7, 7, 7)},
+            "layers=[7, 7, 7, 7] adds up to 28, and there are num_layers=30",
+            "one of [8, 8, 7, 7], []",
+        ),
+        (
+            {"num_layers": 20, "layers": (1,)},
+            "layers=[1] adds up to 1, and there are num_layers=20",
+            "one of [20], []",
+        ),
+        (
+            {"pp": 2, "layers": (1, 1, 2)},
+            "layers=[1, 1, 2] is not of 2 stages, which pp=2 has",
+            "one of [2, 2], []",
+        ),
+        (
+            {"elastic_pp": (5, 4, 2)},
+            "elastic_pp=[5, 4, 2]: so many stages need as many layers, and there are num_layers=4",
+            "[4, 2]",
+        ),
+        (
+            {"max_workers": 7, "elastic_pp": (4, 2)},
+            "elastic_pp=[4, 2] asks for a mesh of 8 workers, and 7 are the most",
+            "[2], or max_workers=8",
+        ),
+        (
             {"cp": 5},
             "cp=5 ranks take two runs of the tokens each, and do not divide seq_len=48 so",
             "one of 1, 2, 3, 4, 6, 8, 12, 24",
@@ -221,8 +265,8 @@ def test_heads_of_odd_width_are_a_job_with_learned_positions():
         ),
     ],
 )
-def test_axes_that_are_not_built_have_their_rules(change, seen, cures):
-    asked = replace(FITTING, max_workers=None, **change)
+def test_axes_and_schedules_have_their_rules(change, seen, cures):
+    asked = replace(FITTING, **{"max_workers": None, **change})
     assert next(problems(asked, RULES)) == f"{seen}; use {cures}"
 
 

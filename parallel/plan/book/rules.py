@@ -8,79 +8,31 @@ The alternative, checks where the values are read, gave two books that disagreed
 the next check refused.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from remesh.parallel.plan.book.divisors import divisors, near_multiples
+from remesh.parallel.plan.book.cures import (
+    BATCH,
+    DP,
+    HEADS,
+    LAYERS,
+    LEAST,
+    MICROBATCH,
+    PP_OF_STAGES,
+    PP_OF_WORKERS,
+    SHORT,
+    TP,
+    VIRTUAL_STAGES,
+    WORKERS_OF_BATCH,
+    Cure,
+    dividing,
+    head_unit,
+    heads_shared,
+    of,
+)
+from remesh.parallel.plan.book.divisors import divisors
 
-Value = int | str | bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Sizes, degrees and a batch; what is None is not known, or left to what it follows from.
-
-    `dp` is None for as many replicas as `max_workers` make. `zero_group` replicas share one copy of
-    the state, all of them if it is 0.
-    """
-
-    num_layers: int | None = None
-    width: int | None = None
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    ffn_width: int | None = None
-    positions: str | None = None
-    seq_len: int | None = None
-    global_batch: int | None = None
-    microbatch: int | None = None
-    dp: int | None = None
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    sequence: bool = False
-    zero_stage: int = 0
-    zero_group: int = 0
-    max_workers: int | None = None
-
-    @property
-    def num_microbatches(self) -> int | None:
-        batch, microbatch = self.global_batch, self.microbatch
-        if batch is None or microbatch is None or batch % microbatch:
-            return None
-        return batch // microbatch
-
-    @property
-    def replica_workers(self) -> int:
-        """Workers of one replica. ep adds none: experts lie on the ranks of dp and cp."""
-        return self.tp * self.pp * self.cp
-
-    @property
-    def least_workers(self) -> int:
-        """Workers of the smallest mesh."""
-        return self.replica_workers * (self.zero_group or 1)
-
-    @property
-    def num_workers(self) -> int | None:
-        """Workers of the mesh, where its replicas are counted."""
-        return None if self.dp is None else self.dp * self.replica_workers
-
-    @property
-    def most_replicas(self) -> int | None:
-        """Replicas of the largest mesh, where their number follows from the workers."""
-        if self.dp is not None or self.max_workers is None:
-            return None
-        replicas = self.max_workers // self.replica_workers
-        return replicas - replicas % (self.zero_group or 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cure:
-    """A value that may be changed, and what to: all of `candidates` that break no other rule."""
-
-    name: str
-    candidates: Callable[[Asked], Sequence[Value]]
+BATCH_IN = "{global_batch} in microbatches of {microbatch:value} makes {num_microbatches:value}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,60 +48,12 @@ class Rule:
     cures: tuple[Cure, ...]
 
 
-def head_unit(positions: str) -> int:
-    """What the width of a head is a multiple of: rotary positions turn pairs of channels."""
-    return 2 if positions == "rope" else 1
-
-
-def heads_shared(tp: int, num_kv_heads: int) -> bool:
-    """Whether ranks have whole kv heads each, or kv heads whole ranks."""
-    return num_kv_heads % tp == 0 or tp % num_kv_heads == 0
-
-
-def _of(name: str, *values: Value) -> Cure:
-    return Cure(name=name, candidates=lambda _: values)
-
-
-def _dividing(name: str, size: str) -> Cure:
-    return Cure(name=name, candidates=lambda asked: divisors(getattr(asked, size)))
-
-
-def _widths(asked: Asked) -> list[int]:
-    assert asked.width
-    assert asked.num_heads
-    unit = head_unit(asked.positions or "")
-    return near_multiples(asked.width, asked.num_heads * unit)
-
-
-def _batches(asked: Asked) -> list[int]:
-    assert asked.global_batch
-    assert asked.microbatch
-    found: set[int] = set()
-    for replicas in (1, asked.dp or asked.most_replicas or 1):
-        unit = asked.microbatch * math.lcm(replicas, asked.ep)
-        found.update(near_multiples(asked.global_batch, unit))
-    return sorted(found)
-
-
-def _workers_of_batch(asked: Asked) -> range:
-    """Numbers of workers that make enough replicas for one mesh and none without a microbatch."""
-    return range(asked.least_workers, (asked.num_microbatches or 0) * asked.replica_workers + 1)
-
-
-_HEADS = (_dividing("num_heads", "width"), Cure(name="width", candidates=_widths))
-_TP = _dividing("tp", "num_heads")
-_DP = Cure(name="dp", candidates=lambda asked: divisors(asked.num_microbatches or asked.dp or 1))
-_BATCH = Cure(name="global_batch", candidates=_batches)
-_MICROBATCH = _dividing("microbatch", "global_batch")
-_BATCH_IN = "{global_batch} in microbatches of {microbatch:value} makes {num_microbatches:value}"
-_LEAST = Cure(name="max_workers", candidates=lambda asked: [asked.least_workers])
-
 OF_THE_MODEL = (
     Rule(
         of=("width", "num_heads"),
         broken=lambda width, heads: width % heads != 0,
         seen="{num_heads} does not cut {width} into equal heads",
-        cures=_HEADS,
+        cures=HEADS,
     ),
     Rule(
         of=("width", "num_heads", "positions"),
@@ -157,13 +61,13 @@ OF_THE_MODEL = (
             width % heads == 0 and width // heads % head_unit(positions) != 0
         ),
         seen="{num_heads} cuts {width} into heads of odd width, and {positions} turns pairs",
-        cures=(*_HEADS, _of("positions", "learned")),
+        cures=(*HEADS, of("positions", "learned")),
     ),
     Rule(
         of=("num_kv_heads", "num_heads"),
         broken=lambda kv_heads, heads: heads % kv_heads != 0,
         seen="{num_kv_heads} does not divide {num_heads}",
-        cures=(_dividing("num_kv_heads", "num_heads"),),
+        cures=(dividing("num_kv_heads", "num_heads"),),
     ),
 )
 
@@ -172,25 +76,25 @@ OF_THE_AXES = (
         of=("tp", "num_heads"),
         broken=lambda tp, heads: heads % tp != 0,
         seen="{tp} does not divide {num_heads}",
-        cures=(_TP,),
+        cures=(TP,),
     ),
     Rule(
         of=("tp", "num_kv_heads"),
         broken=lambda tp, kv_heads: not heads_shared(tp, kv_heads),
         seen="{tp} neither divides {num_kv_heads} nor is a multiple of it",
-        cures=(_TP,),
+        cures=(TP,),
     ),
     Rule(
         of=("tp", "ffn_width"),
         broken=lambda tp, ffn_width: ffn_width % tp != 0,
         seen="{tp} does not divide {ffn_width}",
-        cures=(_TP,),
+        cures=(TP,),
     ),
     Rule(
         of=("tp", "cp", "sequence", "seq_len"),
         broken=lambda tp, cp, sequence, seq_len: sequence and seq_len % (tp * cp) != 0,
         seen="{tp}{cp: with #} does not divide {seq_len}, which {sequence} shares out",
-        cures=(_TP, _of("sequence", False)),
+        cures=(TP, of("sequence", False)),
     ),
     Rule(
         of=("pp", "num_layers"),
@@ -199,10 +103,41 @@ OF_THE_AXES = (
         cures=(Cure(name="pp", candidates=lambda asked: range(1, (asked.num_layers or 1) + 1)),),
     ),
     Rule(
+        of=("pp", "num_stages", "num_layers", "schedule"),
+        broken=lambda pp, stages, num_layers, _: pp <= num_layers < stages,
+        seen=(
+            "{pp} with {schedule} makes {num_stages:value} virtual stages, which need as many "
+            "layers, and there are {num_layers}"
+        ),
+        cures=(
+            VIRTUAL_STAGES,
+            PP_OF_STAGES,
+            of("schedule", "1f1b"),
+        ),
+    ),
+    Rule(
+        of=("layers", "num_stages"),
+        broken=lambda layers, stages: len(layers) not in (0, stages),
+        seen="{layers} is not of {num_stages:value} stages, which {pp}{virtual_stages: with #} has",
+        cures=(LAYERS,),
+    ),
+    Rule(
+        of=("layers", "num_split", "num_layers"),
+        broken=lambda layers, num_split, num_layers: layers != () and num_split != num_layers,
+        seen="{layers} adds up to {num_split:value}, and there are {num_layers}",
+        cures=(LAYERS,),
+    ),
+    Rule(
+        of=("elastic_pp", "num_layers"),
+        broken=lambda degrees, num_layers: any(pp > num_layers for pp in degrees),
+        seen="{elastic_pp}: so many stages need as many layers, and there are {num_layers}",
+        cures=(SHORT,),
+    ),
+    Rule(
         of=("cp", "seq_len"),
         broken=lambda cp, seq_len: cp > 1 and seq_len % (2 * cp) != 0,
         seen="{cp} ranks take two runs of the tokens each, and do not divide {seq_len} so",
-        cures=(_dividing("cp", "seq_len"),),
+        cures=(dividing("cp", "seq_len"),),
     ),
     Rule(
         of=("ep", "dp", "cp"),
@@ -213,26 +148,35 @@ OF_THE_AXES = (
     Rule(
         of=("ep", "num_microbatches"),
         broken=lambda ep, num_microbatches: num_microbatches % ep != 0,
-        seen=_BATCH_IN + ", which {ep} does not divide",
-        cures=(_dividing("ep", "num_microbatches"), _MICROBATCH),
+        seen=BATCH_IN + ", which {ep} does not divide",
+        cures=(dividing("ep", "num_microbatches"), MICROBATCH),
     ),
     Rule(
         of=("dp", "zero_group"),
         broken=lambda dp, group: group > 0 and dp % group != 0,
         seen="{zero_group} does not divide {dp}",
-        cures=(_dividing("zero_group", "dp"), _of("zero_group", 0)),
+        cures=(dividing("zero_group", "dp"), of("zero_group", 0)),
     ),
 )
 
 OF_THE_WORKERS = (
     Rule(
-        of=("most_replicas", "max_workers"),
-        broken=lambda most, _: most == 0,
+        of=("least_workers", "auto_workers"),
+        broken=lambda least, most: least > most,
         seen=(
             "{tp}{pp: with #}{cp: with #}{zero_group: in groups of # replicas} needs "
             "{least_workers:value} workers and {max_workers}"
         ),
-        cures=(_TP, _of("zero_group", 0), _LEAST),
+        cures=(TP, PP_OF_WORKERS, of("zero_group", 0), LEAST),
+    ),
+    Rule(
+        of=("elastic_workers", "least_workers", "bound"),
+        broken=lambda elastic, least, most: least <= most < elastic,
+        seen=(
+            "{elastic_pp} asks for a mesh of {elastic_workers:value} workers, and {bound:value} "
+            "are the most"
+        ),
+        cures=(SHORT, LEAST),
     ),
     Rule(
         of=("num_workers", "max_workers"),
@@ -241,7 +185,7 @@ OF_THE_WORKERS = (
             "{dp}{tp: with #}{pp: with #}{cp: with #} needs {num_workers:value} workers and "
             "{max_workers}"
         ),
-        cures=(_DP, Cure(name="max_workers", candidates=lambda asked: [asked.num_workers or 1])),
+        cures=(DP, Cure(name="max_workers", candidates=lambda asked: [asked.num_workers or 1])),
     ),
 )
 
@@ -250,25 +194,25 @@ OF_THE_BATCH = (
         of=("global_batch", "microbatch"),
         broken=lambda batch, microbatch: batch % microbatch != 0,
         seen="{global_batch} is not a multiple of {microbatch}",
-        cures=(_BATCH, _MICROBATCH),
+        cures=(BATCH, MICROBATCH),
     ),
     Rule(
         of=("dp", "num_microbatches"),
         broken=lambda dp, num_microbatches: num_microbatches < dp,
-        seen=_BATCH_IN + ", too few for {dp} replicas",
-        cures=(_DP, _MICROBATCH),
+        seen=BATCH_IN + ", too few for {dp} replicas",
+        cures=(DP, MICROBATCH),
     ),
     Rule(
         of=("dp", "num_microbatches"),
         broken=lambda dp, num_microbatches: num_microbatches > dp and num_microbatches % dp != 0,
-        seen=_BATCH_IN + ", which {dp} does not divide",
-        cures=(_DP, _MICROBATCH),
+        seen=BATCH_IN + ", which {dp} does not divide",
+        cures=(DP, MICROBATCH),
     ),
     Rule(
         of=("most_replicas", "num_microbatches"),
         broken=lambda most, num_microbatches: num_microbatches < most,
-        seen=_BATCH_IN + ", too few for {most_replicas} replicas",
-        cures=(Cure(name="max_workers", candidates=_workers_of_batch), _MICROBATCH, _BATCH),
+        seen=BATCH_IN + ", too few for {most_replicas} replicas",
+        cures=(WORKERS_OF_BATCH, MICROBATCH, BATCH),
     ),
 )
 
@@ -281,12 +225,24 @@ WITHOUT_EFFECT = (
         of=("sequence", "tp"),
         broken=lambda sequence, tp: sequence and tp == 1,
         seen="{sequence} shares the tokens among the ranks of a tp group, and {tp}",
-        cures=(_TP, _of("sequence", False)),
+        cures=(TP, of("sequence", False)),
+    ),
+    Rule(
+        of=("virtual_stages", "schedule"),
+        broken=lambda stages, schedule: stages > 1 and schedule != "interleaved",
+        seen="{virtual_stages} is for the schedule that is interleaved, and {schedule}",
+        cures=(of("schedule", "interleaved"), of("virtual_stages", 1)),
+    ),
+    Rule(
+        of=("schedule", "virtual_stages"),
+        broken=lambda schedule, stages: schedule == "interleaved" and stages == 1,
+        seen="{schedule} takes turns among the virtual stages of a rank, and {virtual_stages}",
+        cures=(of("schedule", "1f1b"), VIRTUAL_STAGES),
     ),
     Rule(
         of=("zero_group", "zero_stage"),
         broken=lambda group, stage: group > 0 and stage == 0,
         seen="{zero_group} shares nothing at {zero_stage}",
-        cures=(_of("zero_stage", 1, 2, 3), _of("zero_group", 0)),
+        cures=(of("zero_stage", 1, 2, 3), of("zero_group", 0)),
     ),
 )

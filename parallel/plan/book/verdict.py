@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remesh.parallel.plan.book.rules import RULES, Asked, Cure, Rule, Value
+from remesh.parallel.plan.book.asked import Asked, Value
+from remesh.parallel.plan.book.cures import Cure
+from remesh.parallel.plan.book.rules import RULES, Rule
 
 MOST_CHANGES = 4  # that are named together
 
@@ -79,7 +81,13 @@ def broken_rules(asked: Asked, rules: Sequence[Rule] = RULES) -> list[Rule]:
 
 def shown(value: object) -> str:
     """A value as a job file writes it, but for the quotes of a text."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    match value:
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return f"[{', '.join(map(shown, value))}]"
+        case _:
+            return str(value)
 
 
 class _Sayings:
@@ -106,7 +114,8 @@ class _Said:
             return self.whole
         if how == "value":
             return shown(self.value)
-        return how.replace("#", self.whole) if int(self.value) > 1 else ""
+        assert isinstance(self.value, int), how
+        return how.replace("#", self.whole) if self.value > 1 else ""
 
 
 def _is_broken(asked: Asked, rule: Rule) -> bool:
