@@ -200,16 +200,16 @@ def test_heads_of_odd_width_are_a_job_with_learned_positions():
         (
             {"pp": 2, "schedule": "dualpipe-v", "num_layers": 3},
             (
-                "pp=2 with schedule=dualpipe-v makes 4 virtual stages, which need as many layers, and "
-                "there are num_layers=3"
+                "pp=2 with schedule=dualpipe-v makes 4 virtual stages, which need as many layers, "
+                "and there are num_layers=3"
             ),
             "1, or schedule=1f1b",
         ),
         (
             {"pp": 2, "schedule": "interleaved", "virtual_stages": 3},
             (
-                "pp=2 with schedule=interleaved makes 6 virtual stages, which need as many layers, and "
-                "there are num_layers=4"
+                "pp=2 with schedule=interleaved makes 6 virtual stages, which need as many layers, "
+                "and there are num_layers=4"
             ),
             "virtual_stages=2, or pp=1, or schedule=1f1b",
         ),
