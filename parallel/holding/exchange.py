@@ -24,7 +24,7 @@ _Pairs = dict[tuple[int, int], list[Move]]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class StateExchange:
     """Moves to the ranks that lack their part from those that hold it."""
 
     spec: EngineSpec

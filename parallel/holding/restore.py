@@ -16,7 +16,7 @@ import torch
 from remesh.parallel.groups.collectives import all_gather
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
-from remesh.parallel.holding.exchange import ROUND_BYTES, Exchange
+from remesh.parallel.holding.exchange import ROUND_BYTES, StateExchange
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource, read_slot
 from remesh.parallel.plan.cut import Held
@@ -50,7 +50,7 @@ def share_state(
     wanted = {rank: target.held.cut.held_by(mesh.layout, rank) for rank in held}
     lacking = {rank: one for rank, one in wanted.items() if one not in held[rank]}
     if lacking:
-        Exchange(target.spec, mesh.world, held, lacking, round_bytes).run(own, target)
+        StateExchange(target.spec, mesh.world, held, lacking, round_bytes).run(own, target)
     if mesh.world.rank not in lacking:
         _copy(next(state for state in own if state.held == target.held), target)
 

@@ -59,8 +59,8 @@ class Interpreter:
                 self._forward(microbatch)
             case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
                 stage.backward(self._passages.pop(microbatch), None, leaf, ends_leaf=ends_leaf)
-            case KeepCompany():
-                stage.keep_company(self._assembly.spec.microbatches_per_leaf)
+            case KeepCompany(what=what, ends_leaf=ends_leaf):
+                stage.keep_company(what, ends_leaf=ends_leaf)
             case Reduce():
                 self._gradients = self._assembly.accumulators.finish()
                 sum_partial_(self._work.mesh.tensor, self._gradients, self._assembly.partial)

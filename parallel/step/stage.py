@@ -17,6 +17,7 @@ from torch.autograd import Variable
 
 from remesh.parallel.model.model_blocks import ModelBlock
 from remesh.parallel.numerics.losses import Losses
+from remesh.parallel.plan.schedules.operations import Pass
 from remesh.parallel.sums.gradients import Accumulators
 from remesh.parallel.techniques.zero import Gathering
 
@@ -84,16 +85,17 @@ class Stage:
             self._gathering.leave(phase)
         return gradient
 
-    def keep_company(self, num_microbatches: int) -> None:
-        """Takes part in the collectives of a leaf that other ranks compute.
+    def keep_company(self, what: Pass, *, ends_leaf: bool) -> None:
+        """Takes part in the collectives of what other ranks compute here.
 
         Raises: Cancelled, GroupError.
         """
-        for number in range(num_microbatches):
-            for phase in range(len(self._span)):
-                self._gathering.enter(phase)
-                self._gathering.leave(phase)
-            self.backward(None, None, None, ends_leaf=number == num_microbatches - 1)
+        if what == "backward":
+            self.backward(None, None, None, ends_leaf=ends_leaf)
+            return
+        for phase in range(len(self._span)):
+            self._gathering.enter(phase)
+            self._gathering.leave(phase)
 
     @staticmethod
     def _run_forward(

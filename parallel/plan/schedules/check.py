@@ -16,14 +16,18 @@ from remesh.parallel.plan.schedules.deadlocks import check_messages
 from remesh.parallel.plan.schedules.operations import (
     Backward,
     BorderMessage,
+    Exchange,
     Forward,
+    InputBackward,
     KeepCompany,
     Operation,
     Receive,
     Reduce,
     Send,
+    Stash,
     Step,
     Vote,
+    WeightBackward,
 )
 
 _StagePass = tuple[int, int]  # a microbatch of a stage: (stage, microbatch)
@@ -98,14 +102,16 @@ class _Rank:
                 self._forward(operation)
             case Backward():
                 self._backward(operation)
-            case KeepCompany(stage=stage):
-                self.company[stage] += 1
+            case KeepCompany(stage=stage, ends_leaf=ends_leaf):
+                self.company[stage] += ends_leaf
             case Send(message=message):
                 self._want(message in self.made, operation, "before it has been computed")
             case Receive(message=message):
                 self.have.add(message)
             case Reduce() | Vote() | Step():
                 self._want(False, operation, "before the end of the list")
+            case InputBackward() | WeightBackward() | Stash() | Exchange():
+                self._want(False, operation, "though nobody checks it yet")
             case _:
                 assert_never(operation)
 

@@ -32,5 +32,8 @@ def _schedule(
             schedule.append(Forward(microbatch=number))
             ends_leaf = number == microbatches[-1]
             schedule.append(Backward(microbatch=number, leaf=leaf, ends_leaf=ends_leaf))
-    schedule += [KeepCompany(number=number) for number in range(dealing.num_idle(member))]
+    for number in range(dealing.num_idle(member) * microbatches_per_leaf):
+        ends_leaf = (number + 1) % microbatches_per_leaf == 0
+        schedule.append(KeepCompany(what="forward", number=number))
+        schedule.append(KeepCompany(what="backward", number=number, ends_leaf=ends_leaf))
     return (*schedule, Reduce(), Vote(), Step())

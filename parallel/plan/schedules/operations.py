@@ -9,6 +9,8 @@ numbered from the front; a rank may have several, and several ranks may have the
 from dataclasses import dataclass
 from typing import Literal
 
+Pass = Literal["forward", "backward", "input", "weight"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
@@ -29,11 +31,35 @@ class Backward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepCompany:
-    """Take part in the collectives of a leaf that others compute; `number` tells several apart."""
+class InputBackward:
+    """The gradient of a stage's input alone. What its weights need is kept for `WeightBackward`."""
 
+    microbatch: int
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightBackward:
+    """The rest of a backward: the gradients of every parameter, added to those of the leaf."""
+
+    microbatch: int
+    leaf: int
+    ends_leaf: bool
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCompany:
+    """Do nothing but take part in the collectives of what others compute here.
+
+    `what` names their operation. It sends nothing and receives nothing; `number` is that of the
+    slot in which this replica has no microbatch.
+    """
+
+    what: Pass
     number: int
     stage: int = 0
+    ends_leaf: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +79,10 @@ class BorderMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Give a message to a rank. It does not wait until it is received."""
+    """Give a message to a rank. Whether it waits until it is received is not said: it may.
+
+    Peers are positions in the pipeline of the rank's own replica.
+    """
 
     peer: int
     message: BorderMessage
@@ -68,6 +97,15 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Give a message to a rank and wait for one of the same rank, both at once."""
+
+    peer: int
+    send: BorderMessage
+    receive: BorderMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
     """Finish the sums over the leaves of all replicas."""
 
@@ -78,11 +116,20 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stash:
+    """Keep a version of the weights, for backwards that are still to come, when a newer is made."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Update the parameters. `version` is 0 where there is only one version of them."""
+    """Update the parameters: make `version`, which is 0 where there is only one of them."""
 
     version: int = 0
 
 
 LocalOperation = Forward | Backward | KeepCompany | Reduce | Vote | Step
-Operation = LocalOperation | Send | Receive
+Split = InputBackward | WeightBackward
+Transfer = Send | Receive | Exchange
+Operation = LocalOperation | Split | Stash | Transfer
