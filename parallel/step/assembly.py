@@ -15,9 +15,11 @@ from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import Place, Visit, plan_phases, plan_visits, take_turns
 from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.schedules.check import WholeStep, check_schedules
-from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
-from remesh.parallel.plan.schedules.operations import LocalOperation
+from remesh.parallel.plan.pipeline import Pipeline
+from remesh.parallel.plan.schedules.catalogue import schedules_of
+from remesh.parallel.plan.schedules.checks.check import check_schedules
+from remesh.parallel.plan.schedules.operations import Operation
+from remesh.parallel.plan.schedules.replica_slots import slots_of
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.step.stage import Stage
@@ -104,15 +106,13 @@ class Assembly:
             "spare": self.workspace.spare_bytes,
         }
 
-    def _schedule(self) -> tuple[LocalOperation, ...]:
-        """That of this rank, once those of all ranks are known to be one step."""
-        dealing, size = self.dealing, self.spec.microbatches_per_leaf
-        schedules = data_parallel_schedules(dealing, size)
-        whole = WholeStep(
-            num_leaves=dealing.num_leaves, microbatches_per_leaf=size, in_rounds=dealing.in_rounds
-        )
-        check_schedules(schedules, whole)
-        return schedules[self.mesh.data.rank]
+    def _schedule(self) -> tuple[Operation, ...]:
+        """That of this rank, once those of its pipeline are known to be one step."""
+        rank, size = self.mesh.data.rank, self.spec.microbatches_per_leaf
+        pipeline, slots = Pipeline(), slots_of(self.dealing, rank, size)
+        schedules = schedules_of("1f1b", pipeline, slots)
+        check_schedules(schedules, pipeline, slots)
+        return schedules[0]
 
     def _sum(self, contribution: Contribution) -> GradientSum:
         lane = self._lanes[contribution.bucket]

@@ -19,12 +19,18 @@ from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.optim.optimizer import Rates
 from remesh.parallel.plan.schedules.operations import (
     Backward,
+    Exchange,
     Forward,
+    InputBackward,
     KeepCompany,
-    LocalOperation,
+    Operation,
+    Receive,
     Reduce,
+    Send,
+    Stash,
     Step,
     Vote,
+    WeightBackward,
 )
 from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.step.assembly import Assembly
@@ -51,7 +57,7 @@ class Interpreter:
         self._norm = 0.0
         self._stable_step: int | None = None
 
-    def carry_out(self, operation: LocalOperation) -> None:
+    def carry_out(self, operation: Operation) -> None:
         """Raises: Cancelled, GroupError; what `fill` raises."""
         stage = self._assembly.stage
         match operation:
@@ -68,6 +74,8 @@ class Interpreter:
                 self._vote()
             case Step():
                 self._update()
+            case InputBackward() | WeightBackward() | Stash() | Send() | Receive() | Exchange():
+                raise AssertionError(operation)
             case _:
                 assert_never(operation)
 

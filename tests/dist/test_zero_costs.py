@@ -14,7 +14,6 @@ from waiting import soon
 
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
-from remesh.parallel.plan.schedules.data_parallel import data_parallel_schedules
 from remesh.parallel.plan.schedules.operations import Vote
 from remesh.parallel.spec import Precision
 from remesh.parallel.step.vote import BALLOT_BYTES
@@ -45,7 +44,7 @@ def held(seat, stage, more):
     before = set(storages())
     chosen = engine_spec(stage, **more)
     mesh, engine = formed(seat, Layout(dp=seat.size), chosen)
-    vote = data_parallel_schedules(engine.assembly.dealing, 1)[seat.rank].index(Vote())
+    vote = engine.assembly.schedule.index(Vote())
     at_vote = {}
 
     def stamp(_, operation, __):

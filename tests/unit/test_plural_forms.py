@@ -34,8 +34,7 @@ ALWAYS_MANY = {
     ("orchestrator/plan/ladder.py", "replicas"),
     ("orchestrator/plan/ladder.py", "workers"),
     ("orchestrator/plan/ladder.py", "leaves"),
-    ("parallel/plan/schedules/check.py", "leaves"),  # these are asserted of a plan
-    ("parallel/plan/dealing.py", "leaves"),
+    ("parallel/plan/dealing.py", "leaves"),  # these are asserted of a plan
     ("parallel/plan/dealing.py", "ranks"),
     ("parallel/plan/leaves.py", "leaves"),
     ("parallel/plan/leaves.py", "replicas"),

@@ -14,20 +14,28 @@ Pass = Literal["forward", "backward", "input", "weight"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forward:
-    """Compute a microbatch through a stage; the last one gives its loss."""
+    """Compute a microbatch through a stage; the last one gives its loss.
+
+    `version` is that of the weights, 0 where there is only one of them.
+    """
 
     microbatch: int
     stage: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """Add a microbatch's gradients to those of its leaf; the last one sends the leaf on its way."""
+    """Add a microbatch's gradients to those of its leaf; the last one sends the leaf on its way.
+
+    `version` is that of its forward.
+    """
 
     microbatch: int
     leaf: int
     ends_leaf: bool
     stage: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,178 @@
+"""From what each rank computes to what it sends and receives meanwhile.
+
+Nobody may wait for ever, even where a send waits until it is received. Nobody does if all ranks
+have their messages in one order, each as far as it has a part in them. The order here is by the
+time at which a message is needed, if passes take a unit of time and sending none. So a receive
+stands right before what needs it; a send is put forward to what makes it, as far as it overtakes no
+other message. A send and a receive next to each other are an exchange.
+
+An empty visit sends nothing; all else stands where it stands in a replica that has a microbatch
+there, so that replicas have collectives and messages in one order.
+
+The alternative, messages written down with each schedule, is a list of special cases for each, and
+where they go round (interleaving) or both ways (DualPipeV) nobody sees through it.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from remesh.parallel.plan.errors import ScheduleError
+from remesh.parallel.plan.pipeline import Pipeline
+from remesh.parallel.plan.schedules.operations import Pass
+from remesh.parallel.plan.schedules.rank_order import Order, Task
+
+_TIMES: Mapping[Pass, int] = {"forward": 1, "backward": 2, "input": 1, "weight": 1}
+
+# What crosses a border between stages, of which slot: the gradient of an activation, or itself.
+Crossing = tuple[bool, int, int]  # whether it is a gradient, border, slot
+
+_Key = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A rank's part in a message: it gives it to a peer, or takes it."""
+
+    peer: int
+    gives: bool
+    crossing: Crossing
+
+
+ListEntry = Task | list[Half]  # of one half, or of two with the same peer
+
+
+def wire(orders: Sequence[Order], pipeline: Pipeline) -> tuple[list[ListEntry], ...]:
+    """Of each rank what it computes, gives and takes, in order, if every slot has a microbatch.
+
+    Cost: linear in the number of passes, but for sorting those of a rank.
+    Raises: ScheduleError if the orders wait for each other.
+    """
+    times = _Times(orders, pipeline)
+    times.run()
+    lists: list[list[tuple[_Key, Task | Half]]] = [
+        [((start, 1), task) for start, task in zip(starts, order, strict=True)]
+        for starts, order in zip(times.starts, orders, strict=True)
+    ]
+    for rank, order in enumerate(orders):
+        for start, task in zip(times.starts[rank], order, strict=True):
+            crossing = needed_by(task, pipeline)
+            giver = rank if crossing is None else _giver(crossing, pipeline)
+            if crossing is not None and giver != rank:
+                key = _key(start, giver, crossing)
+                lists[giver].append((key, Half(rank, gives=True, crossing=crossing)))
+                lists[rank].append((key, Half(giver, gives=False, crossing=crossing)))
+    return tuple(_placed(entries, pipeline) for entries in lists)
+
+
+def needed_by(task: Task, pipeline: Pipeline) -> Crossing | None:
+    """What has to be there before it."""
+    match task.what:
+        case "forward" if task.stage > 0:
+            return False, task.stage - 1, task.slot
+        case "backward" | "input" if task.stage < pipeline.num_stages - 1:
+            return True, task.stage, task.slot
+        case _:
+            return None
+
+
+def made_by(task: Task, pipeline: Pipeline) -> Crossing | None:
+    """What others may need of it."""
+    match task.what:
+        case "forward" if task.stage < pipeline.num_stages - 1:
+            return False, task.stage, task.slot
+        case "backward" | "input" if task.stage > 0:
+            return True, task.stage - 1, task.slot
+        case _:
+            return None
+
+
+def _giver(crossing: Crossing, pipeline: Pipeline) -> int:
+    is_gradient, border, _ = crossing
+    return pipeline.rank_of(border + is_gradient)
+
+
+def _key(time: int, giver: int, crossing: Crossing) -> _Key:
+    """The place of a message among all: by time, before what is computed from then on.
+
+    At one time a rank gives before it takes: activations from the last giver on, gradients from the
+    first. So a rank that is late does not make those late that wait for the ones after it.
+    """
+    is_gradient, border, slot = crossing
+    return (time, 0, int(is_gradient), giver if is_gradient else -giver, border, slot)
+
+
+@dataclass(slots=True)
+class _Times:
+    """When each pass starts, with nothing to wait for but what it needs."""
+
+    orders: Sequence[Order]
+    pipeline: Pipeline
+    starts: list[list[int]] = field(init=False)
+    free: list[int] = field(init=False)
+    made: dict[Crossing, int] = field(default_factory=dict)
+    waiting: dict[Crossing, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.starts = [[] for _ in self.orders]
+        self.free = [0] * len(self.orders)
+
+    def run(self) -> None:
+        ready = deque(range(len(self.orders)))
+        while ready:
+            ready.extend(self._advance(ready.popleft()))
+        if self.waiting:
+            crossing, rank = next(iter(self.waiting.items()))
+            raise ScheduleError(f"rank {rank} waits for what is never there: {crossing}")
+
+    def _advance(self, rank: int) -> Iterator[int]:
+        """Goes on until a pass lacks what it needs; the ranks that have waited for what is made."""
+        order, starts = self.orders[rank], self.starts[rank]
+        for number in range(len(starts), len(order)):
+            task = order[number]
+            needed, makes = needed_by(task, self.pipeline), made_by(task, self.pipeline)
+            if needed is not None and needed not in self.made:
+                self.waiting[needed] = rank
+                return
+            start = max(self.free[rank], self.made[needed] if needed is not None else 0)
+            starts.append(start)
+            self.free[rank] = start + _TIMES[task.what]
+            if makes is not None:
+                self.made[makes] = self.free[rank]
+                if makes in self.waiting:
+                    yield self.waiting.pop(makes)
+
+
+def _placed(entries: list[tuple[_Key, Task | Half]], pipeline: Pipeline) -> list[ListEntry]:
+    """In order; a message as early as may be, together with one before it of the same peer."""
+    found: list[ListEntry] = []
+    for _, entry in sorted(entries, key=_first):
+        if isinstance(entry, Task):
+            found.append(entry)
+            continue
+        place = _earliest(found, entry, pipeline)
+        before = found[place - 1] if place else None
+        if isinstance(before, list) and _fits(before, entry):
+            before.append(entry)
+        else:
+            found.insert(place, [entry])
+    return found
+
+
+def _first(entry: tuple[_Key, Task | Half]) -> _Key:
+    return entry[0]
+
+
+def _earliest(found: Sequence[ListEntry], half: Half, pipeline: Pipeline) -> int:
+    """Where it may stand at the earliest: after all messages, and after what makes it."""
+    place = len(found)
+    while half.gives and place:
+        before = found[place - 1]
+        if isinstance(before, list) or made_by(before, pipeline) == half.crossing:
+            break
+        place -= 1
+    return place
+
+
+def _fits(before: list[Half], half: Half) -> bool:
+    return len(before) == 1 and before[0].peer == half.peer and before[0].gives != half.gives
