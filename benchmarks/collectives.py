@@ -85,6 +85,7 @@ def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
     def by_tree() -> None:
         for leaf, buffer in zip(leaves, buffers, strict=True):
             tree.add(leaf, buffer)
+        tree.start()
         tree.advance()
         tree.total()
 

@@ -12,6 +12,7 @@ from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.pieces import shard_size
+from remesh.parallel.plan.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class EngineSpec:
     sequence: bool = False
     same_bits: bool = True
 
-    def cut(self, layout: Layout, shards: int) -> Cut:
+    def cut(self, layout: Layout, shards: int, pipeline: Pipeline | None = None) -> Cut:
         """Into which parts the state falls where `shards` ranks share one copy."""
         bucket_elements = self.zero.bucket_bytes // self.precision.gradient.itemsize
-        return Cut.of(layout, shards, bucket_elements)
+        return Cut.of(layout, shards, bucket_elements, pipeline)

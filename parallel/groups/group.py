@@ -168,6 +168,11 @@ class PendingOperation:
         self._finish = finish
         return self
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        return all(pending.is_completed() for pending in self._pending)
+
     def wait(self) -> None:
         """Returns once it is done; at once if it was waited for before.
 

@@ -3,11 +3,12 @@
 A mesh is a value: formed, used, and closed as a whole. Groups of the same ranks are one group.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.pipes import Pipe
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.verdict import problems
@@ -21,6 +22,9 @@ class Mesh:
 
     They are cut into runs of `shard_size`: the ranks of `shard` hold one copy of the state
     together, those of `replica` the same part of it. Position = replica * shard_size + shard.
+
+    `pipes` lead to the neighbours in this rank's own pipeline, by their positions in it; the last
+    rank and the first one are neighbours too.
     """
 
     layout: Layout
@@ -29,6 +33,7 @@ class Mesh:
     tensor: Group
     shard: Group
     replica: Group
+    pipes: Mapping[int, Pipe] = field(default_factory=dict)
 
     @staticmethod
     def form(
@@ -69,9 +74,22 @@ class Mesh:
         return Mesh.form(rendezvous, GenerationFence())
 
     @property
+    def position(self) -> int:
+        """That of this rank in its own pipeline."""
+        return self.layout.coordinate(self.world.rank).pp
+
+    @property
+    def ends(self) -> Group:
+        """Both ends of this rank's own pipeline, of which it is one; the last one sends."""
+        last = self.layout.pp - 1
+        return self.pipes[last].back if self.position == 0 else self.pipes[0].out
+
+    @property
     def groups(self) -> tuple[Group, ...]:
         """Each group once."""
-        groups = (self.world, self.data, self.tensor, self.shard, self.replica)
+        axes = (self.world, self.data, self.tensor, self.shard, self.replica)
+        pipes = (group for pipe in self.pipes.values() for group in (pipe.out, pipe.back))
+        groups = (*axes, *pipes)
         return tuple({id(group): group for group in groups}.values())
 
     @property
@@ -90,7 +108,7 @@ class _Builder:
     def __init__(self, rendezvous: Rendezvous, fence: GenerationFence) -> None:
         self._rendezvous = rendezvous
         self._fence = fence
-        self.groups: dict[tuple[int, ...], Group] = {}
+        self.groups: dict[tuple[str, tuple[int, ...]], Group] = {}
 
     def mesh(self, layout: Layout, shard_size: int) -> Mesh:
         rank = self._rendezvous.rank
@@ -103,26 +121,45 @@ class _Builder:
             tensor=self._group(layout.neighbours(rank, "tp")),
             shard=self._group(replicas[first : first + shard_size]),
             replica=self._group(replicas[position % shard_size :: shard_size]),
+            pipes=dict(self._pipes(layout.neighbours(rank, "pp"))),
         )
 
-    def _group(self, ranks: Sequence[int]) -> Group:
-        key = tuple(ranks)
+    def _pipes(self, pipeline: tuple[int, ...]) -> Iterator[tuple[int, Pipe]]:
+        """Pairs that have no rank in common form at the same time: in two rounds, or three."""
+        size, own = len(pipeline), pipeline.index(self._rendezvous.rank)
+        firsts = range(size if size > _PAIR else size - 1)
+        for first in sorted(firsts, key=lambda first: (first == size - 1, first % 2)):
+            pair = first, (first + 1) % size
+            if own in pair:
+                there, here = (pipeline[position] for position in pair)
+                forward = self._group((there, here), "forward ")
+                back = self._group((there, here), "back ")
+                if own == first:
+                    yield pair[1], Pipe(out=forward, back=back)
+                else:
+                    yield pair[0], Pipe(out=back, back=forward)
+
+    def _group(self, ranks: Sequence[int], kind: str = "") -> Group:
+        key = kind, tuple(ranks)
         if key not in self.groups:
             try:
-                self.groups[key] = Group.form(self._part(key), self._fence)
+                self.groups[key] = Group.form(self._part(key[1], kind), self._fence)
             except GroupError as error:
-                error.waited_for = tuple(key[rank] for rank in error.waited_for)
+                error.waited_for = tuple(ranks[rank] for rank in error.waited_for)
                 raise
         return self.groups[key]
 
-    def _part(self, ranks: tuple[int, ...]) -> Rendezvous:
+    def _part(self, ranks: tuple[int, ...], kind: str) -> Rendezvous:
         whole = self._rendezvous
-        if len(ranks) == whole.size:
+        if len(ranks) == whole.size and not kind:
             return whole
         # Runs with one distance between their ranks: three numbers tell them apart.
         step = ranks[1] - ranks[0] if len(ranks) > 1 else 0
-        name = f"{whole.name}/{ranks[0]}+{len(ranks)}x{step}"
+        name = f"{whole.name}/{kind}{ranks[0]}+{len(ranks)}x{step}"
         return replace(whole, rank=ranks.index(whole.rank), size=len(ranks), name=name)
+
+
+_PAIR = 2
 
 
 def _check(layout: Layout, shard_size: int, num_ranks: int) -> None:

@@ -44,9 +44,10 @@ def share_state(
     if holding is not None and holding.at_step != at_step:
         holding = None
     own = [] if holding is None else [holding.state]
-    counts = _announce_counts(mesh.world, len(own) + len(slots))
+    parts = [state.held for state in own] + [slot.held for slot in slots]
+    room = _announce_room(mesh.world, parts)
     own += [_read(slot, target, mesh.world) for slot in slots]
-    held = _announce(mesh.world, own, max(1, *counts))
+    held = _announce(mesh.world, own, room)
     wanted = {rank: target.held.cut.held_by(mesh.layout, rank) for rank in held}
     lacking = {rank: one for rank, one in wanted.items() if one not in held[rank]}
     if lacking:
@@ -67,23 +68,27 @@ def _read(slot: SlotSource, target: ShardState, group: Group) -> ShardState:
     return state
 
 
-def _announce_counts(group: Group, count: int) -> list[int]:
-    """How many parts of the state each rank is about to hold."""
-    own = torch.tensor([count])
-    told = own.new_empty(group.size)
+def _announce_room(group: Group, parts: Sequence[Held]) -> tuple[int, int]:
+    """How many parts of the state a rank is about to hold at most, and in how many numbers each."""
+    widths = [len(part.to_numbers()) for part in parts]
+    own = torch.tensor([len(parts), max(widths, default=0)])
+    told = own.new_empty(group.size * len(own))
     all_gather(group, told, own)
-    return told.tolist()
+    most, width = told.view(group.size, -1).amax(0).clamp(min=1).tolist()
+    return most, width
 
 
-def _announce(group: Group, own: Sequence[ShardState], most: int) -> dict[int, list[Held]]:
-    """Which parts of the state each rank holds: at most so many."""
-    width = len(Held().to_numbers())
-    rows = torch.zeros(most, width, dtype=torch.int64)
+def _announce(
+    group: Group, own: Sequence[ShardState], room: tuple[int, int]
+) -> dict[int, list[Held]]:
+    """Which parts of the state each rank holds: at most so many, in so many numbers each."""
+    rows = torch.zeros(*room, dtype=torch.int64)
     for row, state in zip(rows, own, strict=False):
-        row.copy_(torch.tensor(state.held.to_numbers()))
-    told = rows.new_empty(group.size * most * width)
+        numbers = state.held.to_numbers()
+        row[: len(numbers)] = torch.tensor(numbers)
+    told = rows.new_empty(group.size * rows.numel())
     all_gather(group, told, rows.view(-1))
-    found = told.view(group.size, most, width).tolist()
+    found = told.view(group.size, *rows.shape).tolist()
     return {
         rank: [Held.from_numbers(row) for row in parts if any(row)]
         for rank, parts in enumerate(found)

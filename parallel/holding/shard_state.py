@@ -10,15 +10,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from remesh.parallel.holding.own_buckets import (
+    copied_parameters,
+    own_buckets,
+    parted_parameters,
+)
 from remesh.parallel.model.initial import initial_value
-from remesh.parallel.model.model_blocks import shared_parameters
 from remesh.parallel.optim.optimizer import MasterShard
 from remesh.parallel.optim.slots import SlotSpec
-from remesh.parallel.plan.buckets import Bucket, plan_buckets
+from remesh.parallel.plan.buckets import Bucket
 from remesh.parallel.plan.cut import Held
-from remesh.parallel.plan.model_config import ModelConfig, block_parameters, parameter_shapes
+from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.plan.pieces import Pieces
-from remesh.parallel.plan.shares import Share, tensor_shares
+from remesh.parallel.plan.shares import tensor_shares
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.owned import owned_fragments
@@ -28,7 +32,11 @@ COUNT = "num_updates"
 
 
 class ShardState:
-    """Plans and memory for what a rank holds. Values are those of no step before `draw`."""
+    """Plans and memory for what a rank holds. Values are those of no step before `draw`.
+
+    `spans` are the blocks of its stages, `copies` the parameters that another rank of its pipeline
+    counts and writes.
+    """
 
     def __init__(self, spec: EngineSpec, held: Held, device: torch.device) -> None:
         self.spec = spec
@@ -41,7 +49,11 @@ class ShardState:
             held.tensor,
             sequence=spec.sequence and cut.tensor_parts > 1,
         )
-        self.buckets = _buckets(spec, self.shares, cut.bucket_elements)
+        pipeline = cut.pipeline
+        spans = pipeline.spans(spec.model.num_layers)
+        self.spans = {stage: spans[stage] for stage in pipeline.stages_of(held.stage)}
+        self.copies = copied_parameters(spec.model, held)
+        self.buckets = own_buckets(spec.model, held, self.shares)
         self.pieces = tuple(
             Pieces(size=b.plan.size, num_shards=cut.shards, num_replicas=1) for b in self.buckets
         )
@@ -55,7 +67,7 @@ class ShardState:
         self._holders = {
             tensor: share.holders
             for name, share in self.shares.items()
-            for tensor in (name, *(slot.tensor(name) for slot in self._slots))
+            for tensor in (name, *self._slot_tensors(name))
         }
 
     def owned(self, bucket: int) -> range:
@@ -78,6 +90,13 @@ class ShardState:
         count = whole(COUNT, tuple(self.num_updates.shape), "int64")
         return [*self.weights(), *self.slots(), (count, self.num_updates)]
 
+    def counted(self) -> list[tuple[Fragment, Tensor]]:
+        """As `fragments`, without what another stage holds too and writes."""
+        copies = {tensor for name in self.copies for tensor in (name, *self._slot_tensors(name))}
+        return [
+            (fragment, view) for fragment, view in self.fragments() if fragment.name not in copies
+        ]
+
     def tensor_holders(self, tensor: str) -> tuple[int, ...]:
         """The ranks of a tensor group that hold the same of this tensor."""
         return self._holders[tensor]
@@ -96,6 +115,11 @@ class ShardState:
                 drawn = (name, initial_value(config, seed, name, self.shapes[name]))
             view.copy_(drawn[1][fragment.in_whole])
 
+    def parted_buckets(self) -> list[int]:
+        """Those that another rank of the pipeline holds too, each with a part of the gradient."""
+        parted = {one.source for one in parted_parameters(self.spec.model, self.held)}
+        return [n for n, bucket in enumerate(self.buckets) if parted & bucket.plan.places.keys()]
+
     def partial_spans(self) -> list[PartialSpan]:
         """What has to be summed over a tensor group."""
         return [
@@ -109,6 +133,9 @@ class ShardState:
             "master": sum(shard.values.nbytes for shard in self.shards),
             "slots": sum(slot.nbytes for shard in self.shards for slot in shard.slots.values()),
         }
+
+    def _slot_tensors(self, name: str) -> list[str]:
+        return [slot.tensor(name) for slot in self._slots]
 
     def _views(self, flats: Sequence[Tensor], dtype: str) -> Iterator[tuple[Fragment, Tensor]]:
         """One flat buffer a bucket, under the names of the parameters."""
@@ -139,15 +166,6 @@ def whole_state(
         for name, shape in shapes.items()
     ]
     return [*weights, *slotted, whole(COUNT, (1,), "int64")]
-
-
-def _buckets(spec: EngineSpec, shares: dict[str, Share], max_elements: int) -> tuple[Bucket, ...]:
-    blocks = [
-        {name: shares[name].local_shape for name in names}
-        for names in block_parameters(spec.model).values()
-    ]
-    owners = {shared.owner for shared in shared_parameters(spec.model)}
-    return plan_buckets(blocks, max_elements, owners)
 
 
 def _shard(

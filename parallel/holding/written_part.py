@@ -22,7 +22,7 @@ def own_part(state: ShardState, mesh: Mesh) -> list[tuple[Fragment, Tensor]]:
     Loads of ranks that hold the same differ by at most 5 %. Tensors that some tensor-parallel
     degree cuts by columns are written as panels, so that its ranks need not read them whole.
     """
-    views = state.fragments()
+    views = state.counted()
     holders = {name: _holders(mesh, state, name) for name in {f.name for f, _ in views}}
     held = [HeldFragment(fragment=f, holders=holders[f.name]) for f, _ in views]
     by_name: dict[str, list[tuple[Fragment, Tensor]]] = defaultdict(list)
@@ -45,7 +45,7 @@ def held_part(state: ShardState) -> list[tuple[Fragment, Tensor]]:
     number, _ = state.held.place
     return [
         (box, view[fragment.slices(box)])
-        for fragment, view in state.fragments()
+        for fragment, view in state.counted()
         if fragment.num_elements and _is_first(state, fragment.name, number)
         for box in (panels(fragment) if is_cut_by_columns(fragment.name) else (fragment,))
     ]

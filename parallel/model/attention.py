@@ -64,7 +64,8 @@ class Attention(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         inputs = [*self.maths.columns(x_BTC, self.query, self.key, self.value)]
         if self.query_norm is not None and self.key_norm is not None:
-            inputs += [self.query_norm.weight, self.key_norm.weight]
+            norms = self.query_norm, self.key_norm
+            inputs += [self.maths.inner(norm.weight) for norm in norms]
         attend = self._attend
         a_BTC = recomputed(attend, *inputs) if self.recompute else attend(*inputs)
         return self.maths.row(a_BTC, self.output)

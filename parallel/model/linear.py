@@ -5,6 +5,7 @@ memory for every microbatch, as much as a quarter of the backward of a large map
 A matrix product adds as it goes for nothing.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +16,34 @@ from torch.nn import functional
 _LARGE = 1 << 18  # elements: below it a function in Python costs more than it saves
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardHalf:
+    """What backward computes of a map: gradients of its input, of its weights, or both.
+
+    autograd tells its own maps which of their gradients are asked for, but not those in Python.
+    """
+
+    inputs: bool = True
+    weights: bool = True
+
+
+BOTH = BackwardHalf()
+INPUTS = BackwardHalf(weights=False)
+WEIGHTS = BackwardHalf(inputs=False)
+
+
 class InPlaceGradient(nn.Parameter):
     """A parameter that has a `grad` before backward, to which backward may add by itself.
 
     Hooks on its gradient do not run.
     """
+
+    asked = BOTH
+
+
+def half_of(weight: Tensor) -> BackwardHalf:
+    """Which half of the backward of this weight's map is asked for just now."""
+    return weight.asked if isinstance(weight, InPlaceGradient) else BOTH
 
 
 class Linear(nn.Module):
@@ -54,7 +78,11 @@ class _Product(Function):
     @staticmethod
     def backward(ctx: Any, grad_BTF: Tensor) -> tuple[Tensor | None, ...]:
         x_BTC, weight_FC = ctx.saved_tensors
-        grad_NF = grad_BTF.flatten(0, -2)
-        of_weight = weight_gradient(weight_FC, grad_NF, x_BTC.flatten(0, -2))
-        of_bias = grad_NF.sum(0) if ctx.needs_input_grad[2] else None
-        return (grad_NF @ weight_FC).view_as(x_BTC), of_weight, of_bias
+        half, grad_NF = half_of(weight_FC), grad_BTF.flatten(0, -2)
+        of_input = of_weight = of_bias = None
+        if half.weights:
+            of_weight = weight_gradient(weight_FC, grad_NF, x_BTC.flatten(0, -2))
+            of_bias = grad_NF.sum(0) if ctx.needs_input_grad[2] else None
+        if half.inputs:
+            of_input = (grad_NF @ weight_FC).view_as(x_BTC)
+        return of_input, of_weight, of_bias

@@ -1,19 +1,22 @@
-"""The seams of the model: the few maps that a rank may carry out in shares instead of whole.
+"""The seams of the model: the few maps that a rank may carry out in shares, or in two halves.
 
-The transformer hands its linear maps, its embedding and its loss to a `Maths`, and knows nothing of
-ranks. `Whole` is the one for a rank that holds everything; tensor.py brings the one for shares.
+The transformer hands all that has parameters, and its loss, to a `Maths`, and knows nothing of
+ranks. `Whole` is the one for a rank that holds everything; tensor.py brings the one for shares,
+halved.py the one whose backward computes weights apart from inputs.
 Swapping modules after the model is built was the alternative: then a map that several layers of
 code agree on (one gather for query, key and value) has no place to stand.
 
-Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary.
+Shapes: B sequences, T positions, C width, F the width that is cut into shares, V this rank's share
+of the vocabulary.
 """
 
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.linear import Linear
+from remesh.parallel.model.norms import NormModule
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 
 __all__ = ["Linear", "Losses", "Maths", "Whole"]
@@ -34,7 +37,17 @@ class Maths(Protocol):
         self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None
     ) -> Tensor: ...
 
-    def loss(self, x_BTC: Tensor, head: Linear, targets_BT: Tensor, z_loss: float) -> Losses: ...
+    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
+        """What lies outside of shares, normed."""
+        ...
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        """A small weight of a map that is no map of its own, as that of a norm of heads."""
+        ...
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
+        """From what `columns` gives for the head."""
+        ...
 
 
 class Whole:
@@ -51,5 +64,12 @@ class Whole:
         x_BTC = functional.embedding(tokens_BT, weight_VC)
         return x_BTC if positions_TC is None else x_BTC + positions_TC[: tokens_BT.shape[1]]
 
-    def loss(self, x_BTC: Tensor, head: Linear, targets_BT: Tensor, z_loss: float) -> Losses:
-        return summed_cross_entropy(head(x_BTC), targets_BT, z_loss=z_loss)
+    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
+        out_BTC: Tensor = norm(x_BTC)
+        return out_BTC
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        return weight_D
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
+        return summed_cross_entropy(logits_BTV, targets_BT, z_loss=z_loss)

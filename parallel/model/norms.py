@@ -1,4 +1,7 @@
-"""Norms over the last dimension. Each row is normed by itself, so that shares of rows just work."""
+"""Norms over the last dimension. Each row is normed by itself, so that shares of rows just work.
+
+A norm is also `scaled` of `unscaled`, in bits and in gradients, with all of its weights in the one.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,12 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return root_mean_square_normed(x, self.weight, self.eps)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        return root_mean_square_normed(x, None, self.eps)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
 
 class LayerNorm(nn.Module):
     """Source: Ba et al. 2016 (arXiv:1607.06450)."""
@@ -31,12 +40,22 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return functional.layer_norm(x, (x.shape[-1],), self.weight, self.bias, self.eps)
 
+    def unscaled(self, x: Tensor) -> Tensor:
+        """All of it is one kernel."""
+        return x
 
-def residual_norm(config: ModelConfig) -> RMSNorm | LayerNorm:
+    def scaled(self, x: Tensor) -> Tensor:
+        return self(x)  # type: ignore[no-any-return]
+
+
+NormModule = RMSNorm | LayerNorm
+
+
+def residual_norm(config: ModelConfig) -> NormModule:
     """The norm of the residual stream that the config asks for."""
     kind = RMSNorm if config.norm == "rms" else LayerNorm
     return kind(config.width, config.norm_eps)
 
 
-def root_mean_square_normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def root_mean_square_normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)

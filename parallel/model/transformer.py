@@ -37,8 +37,8 @@ class Transformer(nn.Module):
         recompute: Recompute = _NOTHING,
     ) -> None:
         super().__init__()
-        rotary = Rotary(config) if config.positions == "rope" else None
-        layers = nn.ModuleList(Layer(config, maths, rotary) for _ in range(config.num_layers))
+        self.rotary = Rotary(config) if config.positions == "rope" else None
+        layers = nn.ModuleList(Layer(config, maths, self.rotary) for _ in range(config.num_layers))
         self.config = config
         self.maths = maths
         self.z_loss = z_loss
@@ -73,7 +73,8 @@ class Transformer(nn.Module):
 
     def loss(self, x_BTC: Tensor, targets_BT: Tensor) -> Losses:
         """From the output of the last layer."""
-        return self.maths.loss(self.norm(x_BTC), self.head, targets_BT, self.z_loss)
+        [logits_BTV] = self.maths.columns(self.maths.normed(x_BTC, self.norm), self.head)
+        return self.maths.loss(logits_BTV, targets_BT, self.z_loss)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """The logits, where the model is whole."""
@@ -102,6 +103,11 @@ class Transformer(nn.Module):
             assert isinstance(self.get_parameter(name), nn.Parameter)
             setattr(self.get_submodule(module), own, parameter)
 
+    def move_tables(self, device: torch.device) -> None:
+        """Puts what is no parameter, and drawn from nothing, where the model computes."""
+        if self.rotary is not None:
+            self.rotary.to(device)
+
     def _losses(self, x_BTC: Tensor, targets_BT: Tensor | None) -> Losses:
         assert targets_BT is not None
         return self.loss(x_BTC, targets_BT)
@@ -116,10 +122,11 @@ class Layer(nn.Module):
         self.attention = Attention(config, maths, rotary)
         self.ffn_norm = residual_norm(config)
         self.ffn = FeedForward(config, maths)
+        self.maths = maths
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        x_BTC = x_BTC + self.attention(self.attention_norm(x_BTC))
-        out_BTC: Tensor = x_BTC + self.ffn(self.ffn_norm(x_BTC))
+        x_BTC = x_BTC + self.attention(self.maths.normed(x_BTC, self.attention_norm))
+        out_BTC: Tensor = x_BTC + self.ffn(self.maths.normed(x_BTC, self.ffn_norm))
         return out_BTC
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from remesh.parallel.plan.model_config import TensorShape
 from remesh.parallel.plan.pieces import CHUNK
 
+_NONE: frozenset[int] = frozenset()
 BUCKET_BYTES = 25 * 2**20  # of gradients, unless a job says otherwise
 
 
@@ -64,16 +65,17 @@ def plan_flat(shapes: Mapping[str, TensorShape]) -> FlatPlan:
 
 
 def plan_buckets(
-    blocks: Sequence[Mapping[str, TensorShape]], max_elements: int, alone: Collection[int] = ()
+    blocks: Mapping[int, Mapping[str, TensorShape]], max_elements: int, alone: Collection[int] = ()
 ) -> tuple[Bucket, ...]:
     """Consecutive blocks are put together as long as a bucket stays within `max_elements`.
 
-    A block is never cut: one that is larger is a bucket of its own. Those of `alone` stay by
-    themselves, since other blocks need their parameters too.
+    `blocks` are those of one stage, by their numbers. A block is never cut: one that is larger is a
+    bucket of its own. Those of `alone` stay by themselves, since other blocks need their parameters
+    too.
     """
     spans: list[range] = []
     held = 0
-    for number, shapes in enumerate(blocks):
+    for number, shapes in blocks.items():
         size = sum(_rounded(math.prod(shape)) for shape in shapes.values())
         kept_apart = number in alone or number - 1 in alone
         if spans and held + size <= max_elements and not kept_apart:
@@ -97,34 +99,24 @@ class Visit:
     releases: tuple[int, ...]
 
 
-def plan_phases(
-    needs: Sequence[frozenset[int]], reads_weights: Sequence[bool]
-) -> list[frozenset[int]]:
-    """The buckets of each phase of a pass: forward through blocks with these needs, then backward.
-
-    `reads_weights` tells of each block whether its backward does.
-    """
-    backward = [
-        now if reads else frozenset() for now, reads in zip(needs, reads_weights, strict=True)
-    ]
-    return [*needs, *reversed(backward)]
-
-
 def plan_visits(needs: Sequence[frozenset[int]]) -> tuple[Visit, ...]:
     """When to gather and free buckets, given what each phase of forward and backward needs.
 
     A bucket stays from one phase to the next if both need it, else it is freed and gathered again;
     the gather for a phase begins as the phase before it starts to compute.
     """
-    ahead = [*needs[1:], frozenset()]
-    return tuple(
-        Visit(
-            needs=tuple(sorted(now)),
-            prefetches=tuple(sorted(after - now)),
-            releases=tuple(sorted(now - after)),
-        )
-        for now, after in zip(needs, ahead, strict=True)
-    )
+    known: dict[tuple[frozenset[int], frozenset[int]], Visit] = {}
+    visits = []
+    for pair in zip(needs, [*needs[1:], _NONE], strict=True):
+        if pair not in known:  # a long schedule has few different ones
+            now, after = pair
+            known[pair] = Visit(
+                needs=tuple(sorted(now)),
+                prefetches=tuple(sorted(after - now)),
+                releases=tuple(sorted(now - after)),
+            )
+        visits.append(known[pair])
+    return tuple(visits)
 
 
 def take_turns(visits: Sequence[Visit]) -> tuple[int, ...]:
@@ -133,12 +125,10 @@ def take_turns(visits: Sequence[Visit]) -> tuple[int, ...]:
     Few numbers: a bucket in the order of use takes the first that nobody around it has.
     """
     together: dict[int, set[int]] = {}
-    there: set[int] = set()
-    for visit in visits:
-        there |= {*visit.needs, *visit.prefetches}
+    for visit in dict.fromkeys(visits):  # what is released is gone: the order says no more
+        there = {*visit.needs, *visit.prefetches}
         for bucket in there:
             together.setdefault(bucket, set()).update(there - {bucket})
-        there -= set(visit.releases)
     turns: dict[int, int] = {}
     for bucket, others in together.items():
         taken = {turns[other] for other in others if other in turns}

@@ -5,6 +5,9 @@ each of these parts into shards over dp·cp. Those of experts are cut by expert 
 shards lie over what is left of dp·cp. A rank holds one part of each family, and the state is whole
 when each family is. Without expert parallelism both are cut alike: there is one family.
 
+A stage here is all that a rank of a pipeline holds, one or several runs of layers: which those are
+follows from the cut too. Where first and last layers share a parameter, both ends hold it.
+
 Everything that asks whether state is all there, who holds what a rank lacks, or what a file, a
 vault or a peer has, asks this value. What lost: a pair (tensor parts, shards) here and there, which
 took one stage of a pipeline for all of it.
@@ -14,7 +17,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from itertools import product
 
+from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.pipeline import Pipeline
 
 Part = tuple[int, ...]  # of dense parameters (0, stage, tensor, shard); of experts (1, ...)
 
@@ -26,7 +31,7 @@ class Cut:
     """Into how many parts the state falls on each way. Equal cuts have equal parts.
 
     `shards` ranks share a dense part, `expert_shards` one of experts. Shards are cut out of buckets
-    of up to `bucket_elements`.
+    of up to `bucket_elements`. `chunks`, `folded` and `layers` are those of the pipeline.
     """
 
     pp: int = 1
@@ -35,18 +40,40 @@ class Cut:
     shards: int = 1
     expert_shards: int = 1
     bucket_elements: int = 0
+    chunks: int = 1
+    folded: bool = False
+    layers: tuple[int, ...] = ()
 
     @staticmethod
-    def of(layout: Layout, shards: int, bucket_elements: int = 0) -> "Cut":
-        """That of a mesh in which `shards` ranks of dp·cp share one copy of the dense part."""
+    def of(
+        layout: Layout, shards: int, bucket_elements: int = 0, pipeline: Pipeline | None = None
+    ) -> "Cut":
+        """That of a mesh in which `shards` ranks of dp·cp share one copy of the dense part.
+
+        Raises: LayoutError if the pipeline is not one of pp ranks.
+        """
+        if pipeline is None or layout.pp == 1:  # a rank alone has all layers, however it counts
+            pipeline = Pipeline(ranks=layout.pp)
+        if pipeline.ranks != layout.pp:
+            raise LayoutError(
+                f"a pipeline of {pipeline.ranks} ranks is none of {layout}; use pp={layout.pp}"
+            )
         return Cut(
             pp=layout.pp,
+            chunks=pipeline.chunks,
+            folded=pipeline.folded,
+            layers=pipeline.layers,
             tp=layout.tp,
             ep=layout.ep,
             shards=shards,
             expert_shards=max(1, shards // layout.ep),
             bucket_elements=bucket_elements,
         )
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How layers lie on its ranks."""
+        return Pipeline(ranks=self.pp, chunks=self.chunks, folded=self.folded, layers=self.layers)
 
     @property
     def num_parts(self) -> int:
@@ -156,17 +183,20 @@ class Held:
         return " and ".join(map(self.cut.say, self.parts))
 
     def to_numbers(self) -> tuple[int, ...]:
-        """For messages between ranks; some number is above 0."""
+        """For messages between ranks; some number is above 0. Zeros may be added at the end."""
         cut, *places = astuple(self)
-        return (*cut, *places)
+        *ways, layers = cut
+        return (*map(int, ways), *places, *layers)
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> "Held":
         """What `to_numbers` told."""
-        ways = len(fields(Cut))
-        names = [place.name for place in fields(Held) if place.name != "cut"]
-        cut = Cut(**dict(zip((f.name for f in fields(Cut)), numbers[:ways], strict=True)))
-        return Held(cut=cut, **dict(zip(names, numbers[ways:], strict=True)))
+        *ways, _ = (way.name for way in fields(Cut))
+        _, *places = (place.name for place in fields(Held))
+        told = dict(zip((*ways, *places), numbers, strict=False))
+        layers = tuple(number for number in numbers[len(told) :] if number)
+        cut = Cut(**{way: told.pop(way) for way in ways}, layers=layers)  # type: ignore[arg-type]
+        return Held(cut=replace(cut, folded=bool(cut.folded)), **told)
 
 
 def held_by(layout: Layout, shards: int, rank: int) -> Held:

@@ -10,12 +10,14 @@ from remesh.parallel.holding.exchange import ROUND_BYTES
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.operations import Step
 from remesh.parallel.plan.step_result import RankPhase, StepResult
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.interpreter import Interpreter
+from remesh.parallel.step.rank_schedule import StepOrder
 from remesh.parallel.step.work import Work
 
 
@@ -31,16 +33,24 @@ class Engine:
         self._device = device or torch.device("cpu")
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
-        self._lengths: Sequence[int] = ()
+        self._order = StepOrder()
 
-    def form(self, mesh: Mesh, lengths: Sequence[int] = ()) -> None:
+    def form(
+        self,
+        mesh: Mesh,
+        lengths: Sequence[int] = (),
+        schedule: str = "1f1b",
+        pipeline: Pipeline | None = None,
+    ) -> None:
         """Prepares for steps in this mesh. State that this rank holds in the mesh is kept.
 
-        `lengths` are the leaves that each replica computes, as even as can be if there are none.
-        Raises: LayoutError if the model cannot be cut, or its leaves not be dealt so.
+        `lengths` are the leaves that each replica computes, as even as can be if there are none;
+        `pipeline` says how layers lie on the pp ranks, one stage on each if it does not.
+        Raises: LayoutError if the model cannot be cut, or its leaves not be dealt so; ScheduleError
+            if there is no such schedule here.
         """
-        self._lengths = lengths
-        cut = self.spec.cut(mesh.layout, mesh.shard.size)
+        self._order = StepOrder(schedule=schedule, lengths=lengths)
+        cut = self.spec.cut(mesh.layout, mesh.shard.size, pipeline)
         held = cut.held_by(mesh.layout, mesh.world.rank)
         if self._state is None or self._state.held != held:
             self.at_step = None
@@ -148,7 +158,7 @@ class Engine:
         return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
 
     def _assemble(self, mesh: Mesh) -> None:
-        self._assembly = Assembly(self.spec, self.shard_state, mesh, self._lengths)
+        self._assembly = Assembly(self.spec, self.shard_state, mesh, self._order)
 
     def _run(self, step: int, work: Work) -> StepResult:
         schedule = self.assembly.schedule

@@ -4,21 +4,26 @@ The state (master weights, the optimizer's slots, a count of updates) is touched
 only, Step, which contains no wait: a rank that is fenced anywhere else holds its state at the step
 before, whole. Working weights are derived from it, and nobody has to restore them. A step whose
 loss or gradient is not finite on any rank is counted and skipped by all.
+
+Tokens are read where the first stage is, and for their targets where the last one is; there alone
+are loss, tokens and samples counted.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.optim.clip import clip_factor
 from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.optim.optimizer import Rates
 from remesh.parallel.plan.schedules.operations import (
     Backward,
+    BorderMessage,
     Exchange,
     Forward,
     InputBackward,
@@ -34,10 +39,19 @@ from remesh.parallel.plan.schedules.operations import (
 )
 from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.step.assembly import Assembly
+from remesh.parallel.step.borders import Borders
 from remesh.parallel.step.stage import Passage
 from remesh.parallel.step.vote import Ballot, vote
-from remesh.parallel.step.work import Work
+from remesh.parallel.step.work import SampleSums, Work
 from remesh.parallel.sums.partial import sum_partial_
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A microbatch as it was read: tokens, one more than the model sees, and their digests."""
+
+    tokens: Tensor
+    samples: SampleSums
 
 
 class Interpreter:
@@ -48,46 +62,94 @@ class Interpreter:
         self._step = step
         self._work = work
         self._assembly = assembly
+        self._borders = Borders(assembly.schedule, work.mesh.pipes, assembly.border_shape)
         self._ballot = Ballot(
             drain=int(work.drain), save=int(work.save), unready=int(not work.ready)
         )
         self._total = Ballot()
-        self._passages: dict[int, Passage] = {}
+        self._batches: dict[int, _Batch] = {}
+        self._passages: dict[tuple[int, int], Passage] = {}
         self._gradients: list[Tensor] = []
         self._norm = 0.0
         self._stable_step: int | None = None
 
     def carry_out(self, operation: Operation) -> None:
         """Raises: Cancelled, GroupError; what `fill` raises."""
-        stage = self._assembly.stage
         match operation:
-            case Forward(microbatch=microbatch):
-                self._forward(microbatch)
-            case Backward(microbatch=microbatch, leaf=leaf, ends_leaf=ends_leaf):
-                stage.backward(self._passages.pop(microbatch), None, leaf, ends_leaf=ends_leaf)
-            case KeepCompany(what=what, ends_leaf=ends_leaf):
-                stage.keep_company(what, ends_leaf=ends_leaf)
+            case Forward(microbatch=microbatch, stage=stage):
+                self._forward(microbatch, stage)
+            case Backward() | InputBackward():
+                self._backward(operation)
+            case WeightBackward(microbatch=microbatch, stage=stage):
+                passage = self._passages.pop((stage, microbatch))
+                self._assembly.stages[stage].backward_weights(
+                    passage, operation.leaf, ends_leaf=operation.ends_leaf
+                )
+            case KeepCompany(what=what, stage=stage, ends_leaf=ends_leaf):
+                self._assembly.stages[stage].keep_company(what, ends_leaf=ends_leaf)
+            case Send() | Receive() | Exchange():
+                self._borders.carry_out(operation)
             case Reduce():
-                self._gradients = self._assembly.accumulators.finish()
-                sum_partial_(self._work.mesh.tensor, self._gradients, self._assembly.partial)
+                self._reduce()
             case Vote():
                 self._vote()
             case Step():
                 self._update()
-            case InputBackward() | WeightBackward() | Stash() | Send() | Receive() | Exchange():
-                raise AssertionError(operation)
+            case Stash():
+                raise AssertionError(operation)  # of plans only: weights have one version here
             case _:
                 assert_never(operation)
 
-    def _forward(self, microbatch: int) -> None:
+    def _forward(self, microbatch: int, stage: int) -> None:
+        is_last = stage == self._assembly.last_stage
+        batch = self._read(microbatch) if stage == 0 or is_last else None
+        if batch and stage == 0:
+            x = batch.tokens[:, :-1]
+        else:
+            x = self._borders.take(_activation(stage - 1, microbatch))
+        targets = batch.tokens[:, 1:] if batch and is_last else None
+        passage = self._assembly.stages[stage].forward(x, targets)
+        self._passages[stage, microbatch] = passage
+        if passage.losses and batch:
+            is_counted = self._work.mesh.tensor.rank == 0
+            self._ballot.count(passage.losses, batch.samples if is_counted else None)
+        else:
+            self._borders.put(_activation(stage, microbatch), passage.outputs[-1])
+
+    def _backward(self, operation: Backward | InputBackward) -> None:
+        stage, microbatch = operation.stage, operation.microbatch
+        gradient = None
+        if stage != self._assembly.last_stage:
+            gradient = self._borders.take(_gradient(stage, microbatch))
+        run = self._assembly.stages[stage]
+        if isinstance(operation, Backward):
+            passage = self._passages.pop((stage, microbatch))
+            of_input = run.backward(
+                passage, gradient, operation.leaf, ends_leaf=operation.ends_leaf
+            )
+        else:
+            of_input = run.backward_input(self._passages[stage, microbatch], gradient)
+        if of_input is not None:
+            self._borders.put(_gradient(stage - 1, microbatch), of_input)
+
+    def _read(self, microbatch: int) -> _Batch:
+        """A rank that holds both ends of the model as two stages reads a microbatch once."""
+        if microbatch in self._batches:
+            return self._batches.pop(microbatch)
         buffer, device = self._assembly.tokens, self._assembly.workspace.device
         samples = self._work.fill(microbatch * self._assembly.spec.microbatch, buffer)
         tokens = torch.from_numpy(buffer.astype(np.int64)).to(device)
-        passage = self._assembly.stage.forward(tokens[:, :-1], tokens[:, 1:])
-        assert passage.losses
-        self._passages[microbatch] = passage
-        is_counted = self._work.mesh.tensor.rank == 0
-        self._ballot.count(passage.losses, samples if is_counted else None)
+        batch = _Batch(tokens=tokens, samples=samples)
+        if len(self._assembly.stages.keys() & {0, self._assembly.last_stage}) > 1:
+            self._batches[microbatch] = batch
+        return batch
+
+    def _reduce(self) -> None:
+        self._borders.finish()
+        self._gradients = self._assembly.accumulators.finish()
+        for bucket in self._assembly.parted:  # one adds the embedding's, the other one the head's
+            all_reduce_(self._work.mesh.ends, self._gradients[bucket])
+        sum_partial_(self._work.mesh.tensor, self._gradients, self._assembly.partial)
 
     def _vote(self) -> None:
         norm = self._assembly.norm
@@ -125,3 +187,11 @@ class Interpreter:
         state.num_updates += 1
         optimizer.update(state.shards, self._gradients, int(state.num_updates), rates)
         self._assembly.expire()
+
+
+def _activation(border: int, microbatch: int) -> BorderMessage:
+    return BorderMessage(what="activation", border=border, microbatch=microbatch)
+
+
+def _gradient(border: int, microbatch: int) -> BorderMessage:
+    return BorderMessage(what="gradient", border=border, microbatch=microbatch)

@@ -1,5 +1,7 @@
 """The norm of a gradient that lies in shards on many ranks, each parameter counted once."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,16 +18,18 @@ class GradientNorm:
     """Which chunks this rank counts, and how large a unit all ranks count in.
 
     Of the ranks of a tensor group that hold the same parameter the first one counts it, of the
-    replicas of a shard the first one. A rank that holds the whole gradient needs no other. Unless
-    it is `exact`, squares are added in whatever order is fast.
+    replicas of a shard the first one, of the ends of a pipeline that share one the first one. A
+    rank that holds the whole gradient needs no other. Unless it is `exact`, squares are added in
+    whatever order is fast.
     """
 
     def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
         self._exact = exact
         self._world = mesh.world
-        self._num_chunks = sum(b.plan.size for b in state.buckets) // CHUNK * mesh.tensor.size
-        self._counted = _counted(state, mesh.tensor.rank) if mesh.tensor.size > 1 else None
-        self.is_spread = mesh.shard.size > 1 or mesh.tensor.size > 1
+        self._num_chunks = _num_chunks(state) * mesh.tensor.size
+        counts_all = mesh.tensor.size == 1 and not state.copies
+        self._counted = None if counts_all else _counted(state, mesh.tensor.rank)
+        self.is_spread = max(mesh.shard.size, mesh.tensor.size) > 1 or bool(mesh.pipes)
         self.counts = self.is_spread and mesh.replica.rank == 0
 
     def measure(
@@ -66,6 +70,12 @@ class GradientNorm:
         return torch.stack(runs).double().square()
 
 
+def _num_chunks(state: ShardState) -> int:
+    """Of the whole model, in the shares of one rank of a tensor group: the same at every pp."""
+    sizes = (math.prod(share.local_shape) for share in state.shares.values())
+    return sum(-(-size // CHUNK) for size in sizes)
+
+
 def _counted(state: ShardState, tensor_rank: int) -> Tensor:
     """A mask over the chunks of all own shards."""
     masks = []
@@ -74,7 +84,8 @@ def _counted(state: ShardState, tensor_rank: int) -> Tensor:
         mask = torch.zeros(shard.values.numel() // CHUNK, dtype=torch.bool)
         for name, place in bucket.plan.places.items():
             start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
-            if start < stop and state.shares[name].holders[0] == tensor_rank:
+            is_first = state.shares[name].holders[0] == tensor_rank and name not in state.copies
+            if start < stop and is_first:
                 mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
         masks.append(mask)
     return torch.cat(masks).to(state.shards[0].values.device)

@@ -5,11 +5,13 @@ freed, gradients sent on their way, and a block computed a second time instead o
 on one graph of the whole model were the alternative: they run where autograd's order puts them.
 
 For the same reason a model can be cut between any two blocks: what a stage takes and gives is what
-its first block takes and its last one gives, forward and backward.
+its first block takes and its last one gives, forward and backward. And backward may come in two
+halves: the gradient of a stage's input, for which the stage before waits, and those of its weights.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from remesh.parallel.model.model_blocks import ModelBlock
 from remesh.parallel.numerics.losses import Losses
 from remesh.parallel.plan.schedules.operations import Pass
 from remesh.parallel.sums.gradients import Accumulators
+from remesh.parallel.techniques.halved import Halved, Later
 from remesh.parallel.techniques.zero import Gathering
 
 
@@ -28,18 +31,21 @@ class Passage:
 
     `outputs` are those of the blocks, the last one what the next stage computes from; `inputs` what
     they were computed from, cut off from the block before. An output without a graph is computed
-    again. Only the last stage has `losses`, and its last output is their objective.
+    again. Only the last stage has `losses`, and its last output is their objective. `later` is what
+    the first half of backward leaves for the second, by block.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     losses: Losses | None = None
+    later: dict[int, list[Later]] = field(default_factory=dict)
 
 
 class Stage:
     """The blocks `span` of a model, on one rank.
 
-    Phases of a pass are numbered: each block's forward, then each block's backward.
+    Each block of each pass is a phase of the rank's schedule. Only a model of `halved` maps can go
+    backward in halves.
     """
 
     def __init__(
@@ -48,11 +54,13 @@ class Stage:
         span: range,
         gathering: Gathering,
         accumulators: Accumulators,
+        halved: Halved | None = None,
     ) -> None:
         self._blocks = blocks
         self._span = span
         self._gathering = gathering
         self._accumulators = accumulators
+        self._halved = halved
 
     def forward(self, x: Tensor, targets: Tensor | None) -> Passage:
         """From tokens, or from what the stage before gives. The last stage needs targets.
@@ -60,42 +68,77 @@ class Stage:
         Raises: Cancelled, GroupError.
         """
         passage = Passage()
-        for phase, number in enumerate(self._span):
-            self._gathering.enter(phase)
+        for number in self._span:
+            self._gathering.enter()
             x = self._run_forward(passage, self._blocks[number], x, targets)
-            self._gathering.leave(phase)
+            self._gathering.leave()
         return passage
 
     def backward(
-        self, passage: Passage | None, gradient: Tensor | None, leaf: int | None, *, ends_leaf: bool
+        self, passage: Passage, gradient: Tensor | None, leaf: int, *, ends_leaf: bool
     ) -> Tensor | None:
         """Adds the gradients to those of `leaf`, and sends on what the leaf's end completes.
 
         `gradient` is that of the stage's output, None in the last stage; what comes back is that of
-        its input, None of tokens. Without a passage it only takes part in the collectives.
+        its input, None of tokens.
 
         Raises: Cancelled, GroupError.
         """
-        for phase, number in enumerate(reversed(self._span), start=len(self._span)):
-            self._gathering.enter(phase)
-            if passage is not None:
-                self._accumulators.open(number)
-                gradient = self._run_backward(passage, self._blocks[number], gradient)
+        for number in reversed(self._span):
+            self._gathering.enter()
+            self._accumulators.open(number)
+            x, output = self._computed(passage, number)
+            _run(output, gradient)
+            gradient = x.grad
             self._accumulators.close(number, leaf, ends_leaf=ends_leaf)
-            self._gathering.leave(phase)
+            self._gathering.leave()
         return gradient
+
+    def backward_input(self, passage: Passage, gradient: Tensor | None) -> Tensor | None:
+        """The first half: the gradient of the input, as of `backward`.
+
+        Raises: Cancelled, GroupError.
+        """
+        assert self._halved, "no schedule asked for halves when the model was made"
+        for number in reversed(self._span):
+            self._gathering.enter()
+            x, output = self._computed(passage, number)
+            later: list[Later] = []
+            if x.is_floating_point():
+                self._halved.later = later
+                _run(output, gradient)
+                self._halved.later = None
+            else:
+                later.append(partial(_run, output, gradient))
+            passage.later[number] = later
+            gradient = x.grad
+            self._gathering.leave()
+        return gradient
+
+    def backward_weights(self, passage: Passage, leaf: int, *, ends_leaf: bool) -> None:
+        """The second half: adds to the gradients of `leaf`, and sends on what its end completes.
+
+        Raises: Cancelled, GroupError.
+        """
+        for number in reversed(self._span):
+            self._gathering.enter()
+            self._accumulators.open(number)
+            for add in passage.later.pop(number):
+                add()
+            self._accumulators.close(number, leaf, ends_leaf=ends_leaf)
+            self._gathering.leave()
 
     def keep_company(self, what: Pass, *, ends_leaf: bool) -> None:
         """Takes part in the collectives of what other ranks compute here.
 
         Raises: Cancelled, GroupError.
         """
-        if what == "backward":
-            self.backward(None, None, None, ends_leaf=ends_leaf)
-            return
-        for phase in range(len(self._span)):
-            self._gathering.enter(phase)
-            self._gathering.leave(phase)
+        adds = what in ("backward", "weight")
+        for number in self._span if what == "forward" else reversed(self._span):
+            self._gathering.enter()
+            if adds:
+                self._accumulators.close(number, None, ends_leaf=ends_leaf)
+            self._gathering.leave()
 
     @staticmethod
     def _run_forward(
@@ -111,21 +154,24 @@ class Stage:
         passage.outputs.append(output)
         return output
 
-    @staticmethod
-    def _run_backward(
-        passage: Passage, block: ModelBlock, gradient: Tensor | None
-    ) -> Tensor | None:
-        """The gradient of the block's input. Those of its weights go where they have a place."""
-        x, output = passage.inputs.pop(), passage.outputs.pop()
+    def _computed(self, passage: Passage, number: int) -> tuple[Tensor, Tensor]:
+        """Input and output of a block, with a graph between them."""
+        x, output, block = passage.inputs.pop(), passage.outputs.pop(), self._blocks[number]
         if block.recomputed:
             with torch.enable_grad():
                 again = block.compute(x, None)
             assert isinstance(again, Tensor)
             output = again
-        if gradient is None:
-            gradient = torch.ones_like(output)
-        # torch.autograd.backward does the same after a check that imports sympy: 0.8 s a process.
-        Variable._execution_engine.run_backward(  # noqa: SLF001
-            (output,), (gradient,), False, False, (), True, True
-        )
-        return x.grad
+        return x, output
+
+
+def _run(output: Tensor, gradient: Tensor | None) -> None:
+    """Adds to the gradients of all that the output was computed from.
+
+    torch.autograd.backward does the same after a check that imports sympy: 0.8 s a process.
+    """
+    if gradient is None:
+        gradient = torch.ones_like(output)
+    Variable._execution_engine.run_backward(  # noqa: SLF001
+        (output,), (gradient,), False, False, (), True, True
+    )

@@ -21,12 +21,15 @@ class GradientSum(Protocol):
     """The sum of one accumulator over all leaves of all ranks.
 
     `take` a buffer for each leaf, `add` it with the leaf's gradient in it; where `add` says that
-    something has begun, `advance` finishes it. All ranks call these in the same order.
+    there is something to exchange, `start` begins with it and `advance` finishes it. All ranks call
+    these two in the same order.
     """
 
     def take(self) -> Tensor: ...
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool: ...
+
+    def start(self) -> None: ...
 
     def advance(self) -> None: ...
 
@@ -53,7 +56,12 @@ class Contribution:
 
 
 class Accumulators:
-    """The gradients of one step. `sums` belong to `contributions`, one each."""
+    """The gradients of one step. `sums` belong to `contributions`, one each.
+
+    Ranks that exchange every leaf have the same schedule, and begin each exchange as soon as it is
+    due. Those that exchange once a step may have different ones: they begin in one order, from the
+    end of the model to its front.
+    """
 
     def __init__(
         self,
@@ -61,6 +69,8 @@ class Accumulators:
         sums: Sequence[GradientSum],
         workspace: Workspace,
         compute: torch.dtype,
+        *,
+        in_rounds: bool,
     ) -> None:
         self._contributions = contributions
         self._sums = sums
@@ -69,6 +79,12 @@ class Accumulators:
         self._buffers: dict[int, Tensor] = {}
         self._scratch: dict[int, Tensor] = {}
         self._started: deque[GradientSum] = deque()
+        self._in_rounds = in_rounds
+        self._order = sorted(
+            range(len(sums)), key=lambda number: (-contributions[number].first_block, number)
+        )
+        self._due: set[int] = set()
+        self._num_begun = 0
 
     def open(self, block: int) -> None:
         """Makes room for the gradients of a block whose backward comes next."""
@@ -112,6 +128,7 @@ class Accumulators:
         """Ends a step that was whole."""
         for gradient_sum in self._sums:
             gradient_sum.clear()
+        self._num_begun = 0
 
     def _take_in_scratch(self, number: int) -> None:
         scratch = self._scratch.pop(number, None)
@@ -120,12 +137,25 @@ class Accumulators:
             self._workspace.give(scratch)
 
     def _add(self, number: int, leaf: int | None) -> None:
-        """One exchange is under way while the next bucket is computed."""
         gradient_sum = self._sums[number]
         while gradient_sum in self._started:  # the leaf before, of a model with one bucket
             self._started.popleft().advance()
-        if gradient_sum.add(leaf, self._buffers.pop(number, None)):
-            self._started.append(gradient_sum)
+        if not gradient_sum.add(leaf, self._buffers.pop(number, None)):
+            return
+        if self._in_rounds:
+            self._begin(number)
+            return
+        self._due.add(number)
+        while self._due and self._order[self._num_begun] in self._due:
+            number = self._order[self._num_begun]
+            self._due.remove(number)
+            self._num_begun += 1
+            self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        """One exchange is under way while the next bucket is computed."""
+        self._sums[number].start()
+        self._started.append(self._sums[number])
         while len(self._started) > 1:
             self._started.popleft().advance()
 

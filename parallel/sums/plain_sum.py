@@ -28,8 +28,9 @@ class PlainSum:
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         del gradient
-        if self._lane.dealing.leaf(leaf) != self._lane.last_leaf:
-            return False
+        return self._lane.dealing.leaf(leaf) == self._lane.last_leaf
+
+    def start(self) -> None:
         if self._lane.pieces.num_shards == 1:
             self._operation = start_all_reduce_(self._lane.sharing.data, self.take())
         else:
@@ -38,7 +39,6 @@ class PlainSum:
                 self._lane.sharing.shard.rank
             ]
             self._operation = start_reduce_scatter(self._lane.sharing.shard, self._shard, shards)
-        return True
 
     def advance(self) -> None:
         self._operation.wait()
@@ -71,10 +71,13 @@ class StreamedPlainSum:
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         del leaf
         self._sent = self.take() if gradient is None else gradient
+        return True
+
+    def start(self) -> None:
+        assert self._sent is not None
         self._received = self._lane.take(self._lane.pieces.shard_size)
         shards = self._sent[: self._lane.pieces.num_shards * self._lane.pieces.shard_size]
         self._operation = start_reduce_scatter(self._lane.sharing.shard, self._received, shards)
-        return True
 
     def advance(self) -> None:
         self._operation.wait()

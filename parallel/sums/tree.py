@@ -23,7 +23,7 @@ TreeNode = tuple[range, Tensor]
 class TreeSum:
     """Sums of one bucket; every rank adds its leaves, then all exchange nodes.
 
-    Use: `take` and `add` for each leaf in order, `advance` after the last `add`, `total`.
+    Use: `take` and `add` for each leaf in order; `start` and `advance` after the last; `total`.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -42,16 +42,14 @@ class TreeSum:
         return self._lane.take_zeros()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
-        """Takes a buffer back with the gradient of `leaf`; True if that starts the exchange.
+        """Takes a buffer back with the gradient of `leaf`; True if the exchange can start.
 
-        A rank without any leaf calls it once, with nothing. Raises: Cancelled, GroupError.
+        A rank without any leaf calls it once, with nothing.
         """
         own = self._lane.dealing.leaf(leaf)
         if own is not None and gradient is not None:
             node = (range(own, own + 1), gradient)
             push(self._nodes, node, self._joined, self._num_leaves)
-        if own == self._lane.last_leaf:
-            self._start()
         return own == self._lane.last_leaf
 
     def advance(self) -> None:
@@ -78,8 +76,11 @@ class TreeSum:
             self._lane.workspace.give(buffer)
         self._nodes.clear()
 
-    def _start(self) -> None:
-        """Sends each rank its piece of every node. Two ranks with a node each just add them."""
+    def start(self) -> None:
+        """Sends each rank its piece of every node. Two ranks with a node each just add them.
+
+        Raises: Cancelled, GroupError.
+        """
         data, pieces = self._lane.sharing.data, self._lane.pieces
         counts = [len(nodes) for nodes in self._nodes_of_ranks]
         if data.size == 1:
@@ -132,7 +133,8 @@ class StreamedTreeSum:
     """Sums of one bucket, exchanged leaf by leaf, for gradients that no rank keeps whole.
 
     In each round neighbouring ranks add neighbouring leaves: so they arrive at the owner of a piece
-    in the tree's order, and siblings together. Use as TreeSum, with `advance` after every `add`.
+    in the tree's order, and siblings together. Use as TreeSum, with `start` and `advance` after
+    every `add`.
     """
 
     def __init__(self, lane: Lane) -> None:
@@ -140,6 +142,7 @@ class StreamedTreeSum:
         self._num_leaves = lane.dealing.num_leaves
         self._round = 0
         self._nodes: list[TreeNode] = []
+        self._gradient: Tensor | None = None
         self._sent: list[Tensor] = []
         self._received: Tensor | None = None
         self._operation = PendingOperation()
@@ -148,7 +151,14 @@ class StreamedTreeSum:
         return self._lane.take_zeros()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
-        """Sends the pieces of a leaf to their owners; None for a round without one. Always True."""
+        """Takes a leaf to exchange, None for a round without one. Always True."""
+        del leaf
+        self._gradient = gradient
+        return True
+
+    def start(self) -> None:
+        """Sends the pieces of the leaf to their owners."""
+        gradient, self._gradient = self._gradient, None
         data, piece_size = self._lane.sharing.data, self._lane.pieces.piece_size
         leaves = self._lane.dealing.round(self._round)
         self._received = self._lane.take((len(leaves) - leaves.count(None)) * piece_size)
@@ -159,9 +169,8 @@ class StreamedTreeSum:
             self._received,
             sent,
             [piece_size * (other is not None) for other in leaves],
-            [piece_size * (leaf is not None)] * data.size,
+            [piece_size * (gradient is not None)] * data.size,
         )
-        return True
 
     def advance(self) -> None:
         """Takes in what has arrived in this round."""

@@ -22,7 +22,7 @@ Source: Shoeybi et al. 2019 (arXiv:1909.08053), 3; Korthikanti et al. 2022 (arXi
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -32,8 +32,9 @@ from remesh.parallel.groups.collectives import (
     start_reduce_scatter,
 )
 from remesh.parallel.groups.group import Group
-from remesh.parallel.model.linear import weight_gradient
+from remesh.parallel.model.linear import half_of, weight_gradient
 from remesh.parallel.model.maths import Linear, Losses
+from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.shares import vocabulary_rows
 from remesh.parallel.techniques import vocabulary
@@ -70,8 +71,14 @@ class TensorParallel:
         x_BTC: Tensor = _Embed.apply(*arguments)  # type: ignore[no-untyped-call]
         return x_BTC if positions_TC is None else x_BTC + positions_TC[own]
 
-    def loss(self, x_BTC: Tensor, head: Linear, targets_BT: Tensor, z_loss: float) -> Losses:
-        [logits_BTV] = self.columns(x_BTC, head)
+    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
+        out_BTC: Tensor = norm(x_BTC)
+        return out_BTC
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        return weight_D
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
         return vocabulary.cross_entropy_(self._group, logits_BTV, targets_BT, self._rows, z_loss)
 
 
@@ -143,20 +150,24 @@ class _Columns(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads_BTF: Tensor) -> tuple[Tensor | None, ...]:
+        """The messages of either half are under way while the other is computed."""
         x, *weights_FC = ctx.saved_tensors
-        border, (_, _, *wanted) = ctx.border, ctx.needs_input_grad
-        entering = border.enter(x) if border.regathers else lambda: x
+        border, asked, wanted = ctx.border, half_of(weights_FC[0]), ctx.needs_input_grad[3::2]
         grads_NF = [grad_BTF.flatten(0, 1) for grad_BTF in grads_BTF]
-        grad_NC = grads_NF[0] @ weights_FC[0]
-        for grad_NF, weight_FC in zip(grads_NF[1:], weights_FC[1:], strict=True):
-            grad_NC.addmm_(grad_NF, weight_FC)
-        leaving = border.leave(grad_NC.view(*grads_BTF[0].shape[:2], -1))
-        x_NC = entering().flatten(0, 1)
-        of_parameters: list[Tensor | None] = []
-        for grad_NF, weight_FC, wants_bias in zip(grads_NF, weights_FC, wanted[1::2], strict=True):
-            of_weight = weight_gradient(weight_FC, grad_NF, x_NC)
-            of_parameters += (of_weight, grad_NF.sum(0) if wants_bias else None)
-        return None, leaving(), *of_parameters
+        x_BTC = of_input = None
+        if asked.weights:
+            x_BTC = border.enter(x) if border.regathers else lambda: x
+        if asked.inputs:
+            grad_NC = grads_NF[0] @ weights_FC[0]
+            for grad_NF, weight_FC in zip(grads_NF[1:], weights_FC[1:], strict=True):
+                grad_NC.addmm_(grad_NF, weight_FC)
+            of_input = border.leave(grad_NC.view(*grads_BTF[0].shape[:2], -1))
+        of_parameters: list[Tensor | None] = [None] * len(ctx.needs_input_grad[2:])
+        if x_BTC:
+            x_NC = x_BTC().flatten(0, 1)
+            of_parameters[::2] = map(weight_gradient, weights_FC, grads_NF, [x_NC] * len(wanted))
+            of_parameters[1::2] = map(_bias_gradient, grads_NF, wanted)
+        return None, of_input() if of_input else None, *of_parameters
 
 
 class _Row(Function):
@@ -172,11 +183,16 @@ class _Row(Function):
     @staticmethod
     def backward(ctx: Any, grad_BtC: Tensor) -> tuple[Tensor | None, ...]:
         x_BTF, weight_CF = ctx.saved_tensors
+        half = half_of(weight_CF)
         entering = ctx.border.enter(grad_BtC)
-        grad_C = grad_BtC.sum((0, 1)) if ctx.needs_input_grad[3] else None
+        grad_C = of_weight = grad_BTF = None
+        if half.weights and ctx.needs_input_grad[3]:
+            grad_C = grad_BtC.sum((0, 1))
         grad_NC = entering().flatten(0, 1)
-        grad_BTF = (grad_NC @ weight_CF).view_as(x_BTF)
-        of_weight = weight_gradient(weight_CF, grad_NC, x_BTF.flatten(0, 1))
+        if half.inputs:
+            grad_BTF = (grad_NC @ weight_CF).view_as(x_BTF)
+        if half.weights:
+            of_weight = weight_gradient(weight_CF, grad_NC, x_BTF.flatten(0, 1))
         return None, grad_BTF, of_weight, grad_C
 
 
@@ -195,3 +211,7 @@ class _Embed(Function):
         [index_BT] = ctx.saved_tensors
         grad_BTC = ctx.border.enter(grad_BtC)()
         return None, None, None, vocabulary.lookup_gradient(grad_BTC, index_BT, ctx.num_rows)
+
+
+def _bias_gradient(grad_NF: Tensor, wanted: bool) -> Tensor | None:  # noqa: FBT001
+    return grad_NF.sum(0) if wanted else None

@@ -83,10 +83,10 @@ def room_bytes(weights: Sequence[WorkingWeights], masters: Sequence[Tensor]) -> 
 
 
 class Gathering:
-    """Fetches, prefetches and frees the buckets of a pass, phase by phase.
+    """Fetches, prefetches and frees the buckets of a rank's schedule, phase by phase.
 
-    `visits` are those of forward and then backward. With `frees` False a bucket that was fetched
-    stays until its master weights change.
+    `visits` are those of a whole step, and the next one begins anew. With `frees` False a bucket
+    that was fetched stays until its master weights change.
     """
 
     def __init__(
@@ -95,16 +95,18 @@ class Gathering:
         self._weights = weights
         self._visits = visits
         self._frees = frees
+        self._phase = 0
 
-    def enter(self, phase: int) -> None:
+    def enter(self) -> None:
         """Raises: Cancelled, GroupError."""
-        visit = self._visits[phase]
+        visit = self._visits[self._phase]
         for bucket in visit.needs:
             self._weights[bucket].fetch()
         for bucket in visit.prefetches:
             self._weights[bucket].start()
 
-    def leave(self, phase: int) -> None:
+    def leave(self) -> None:
         if self._frees:
-            for bucket in self._visits[phase].releases:
+            for bucket in self._visits[self._phase].releases:
                 self._weights[bucket].expire()
+        self._phase = (self._phase + 1) % len(self._visits)

@@ -21,16 +21,13 @@ class Recording:
     """A model's maps, which keep the logits of the last loss."""
 
     def __init__(self, maths):
+        self.embed, self.normed, self.columns = maths.embed, maths.normed, maths.columns
         self.maths = maths
         self.logits_BTV = None
 
-    def embed(self, tokens_BT, weight_VC, positions_TC):
-        return self.maths.embed(tokens_BT, weight_VC, positions_TC)
-
-    def loss(self, x_BTC, head, targets_BT, z_loss):
-        with torch.no_grad():
-            (self.logits_BTV,) = self.maths.columns(x_BTC, head)
-        return self.maths.loss(x_BTC, head, targets_BT, z_loss)
+    def loss(self, logits_BTV, targets_BT, z_loss):
+        self.logits_BTV = logits_BTV.detach().clone()
+        return self.maths.loss(logits_BTV, targets_BT, z_loss)
 
 
 def logits_of(engine, mesh, tokens_BT):
@@ -41,7 +38,7 @@ def logits_of(engine, mesh, tokens_BT):
     model = shadow.assembly.model
     model.maths = Recording(model.maths)
     tokens_BT = torch.from_numpy(tokens_BT)
-    shadow.assembly.stage.forward(tokens_BT, tokens_BT)
+    shadow.assembly.stages[0].forward(tokens_BT, tokens_BT)
     return model.maths.logits_BTV.numpy()
 
 

@@ -114,6 +114,7 @@ def masked_gradient(seat, targets):
         buffer = tree.take()
         buffer[:12] = gradient.flatten()
         tree.add(dealing.portions[seat.rank][number], buffer)
+    tree.start()
     tree.advance()
     total = tree.total()
     result = vote(mesh.world, counted)

@@ -168,7 +168,7 @@ def expected_of(config, batch_size):
         (losses.objective / losses.num_tokens).backward()
         gradients.append({name: p.grad.clone() for name, p in named.items()})
         norm = torch.nn.utils.get_total_norm([p.grad for p in named.values()]).item()
-        steps.append((losses.cross_entropy.item() / losses.num_tokens, norm))
+        steps.append(((losses.cross_entropy / losses.num_tokens).item(), norm))
         for parameter in named.values():
             parameter.grad.mul_(clip_of(norm))
         for group in optimizer.param_groups:

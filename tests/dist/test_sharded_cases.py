@@ -91,12 +91,12 @@ class Masked:
     """A `Maths` that counts the first tokens of a sequence only, and scales the objective."""
 
     def __init__(self, maths, counts, scale=1.0):
-        self.embed = maths.embed
+        self.embed, self.normed, self.columns = maths.embed, maths.normed, maths.columns
         self._maths, self._counts, self._scale = maths, counts, scale
 
-    def loss(self, x_BTC, head, targets_BT, z_loss):
+    def loss(self, logits_BTV, targets_BT, z_loss):
         masked_BT = masked(targets_BT, self._counts)
-        losses = self._maths.loss(x_BTC, head, masked_BT, z_loss)
+        losses = self._maths.loss(logits_BTV, masked_BT, z_loss)
         return replace(losses, objective=losses.objective * self._scale)
 
 

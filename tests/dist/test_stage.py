@@ -11,8 +11,11 @@ from small_engine import MODEL, filler, spec, started
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.model.transformer import Transformer
+from remesh.parallel.plan.buckets import plan_visits
 from remesh.parallel.plan.model_config import block_parameters
 from remesh.parallel.spec import Precision, ZeroSpec
+from remesh.parallel.step.stage import Stage
+from remesh.parallel.techniques.zero import Gathering
 
 NUM_LEAVES, MICROBATCHES = 3, 2
 BLOCKS = len(block_parameters(MODEL))
@@ -58,10 +61,17 @@ def run(stages, microbatch, *, leaf, ends_leaf):
     return loss
 
 
+def stage_of(assembly, span):
+    """Its weights are all there before it begins."""
+    visits = plan_visits([frozenset(range(len(assembly.weights)))])
+    gathering = Gathering(assembly.weights, visits, frees=False)
+    return Stage(assembly.model.blocks, span, gathering, assembly.accumulators)
+
+
 def losses_and_gradients(cuts, kind):
     """Of a global batch through a model that is cut before these blocks."""
     assembly = started(Mesh.alone(), spec(NUM_LEAVES, MICROBATCHES, **KINDS[kind])).assembly
-    stages = [assembly.stage_of(range(*span)) for span in pairwise((0, *cuts, BLOCKS))]
+    stages = [stage_of(assembly, range(*span)) for span in pairwise((0, *cuts, BLOCKS))]
     losses = [
         run(stages, leaf * MICROBATCHES + n, leaf=leaf, ends_leaf=n == MICROBATCHES - 1)
         for leaf in range(NUM_LEAVES)

@@ -58,6 +58,7 @@ def add_up(seat, kind, num_leaves, size, num_shards, lengths=()):
             if leaf is not None:
                 buffer[:size] += gradients[leaf]
             if gradient_sum.add(leaf, buffer):
+                gradient_sum.start()
                 gradient_sum.advance()
         owned = pieces.shard(mesh.shard.rank)
         totals.append(gradient_sum.total()[: len(owned)].clone())
@@ -133,6 +134,7 @@ def add_two_lanes(seat, kind, num_leaves, sharded):
             buffers[1][: 64 * 3] += expert_gradient(leaf // 2, place, 64 * 3)
         for one, buffer in zip(sums, buffers, strict=True):
             if one.add(leaf, buffer):
+                one.start()
                 one.advance()
     places = [mesh.shard.rank, (place, shard.rank)]
     totals = [
@@ -189,6 +191,7 @@ def average(seat, kind, num_shards):
     lane = lane_of(sharing_of(mesh), 64, dealing_of(kind, 4, 4))
     pieces, gradient_sum = lane.pieces, kind(lane)
     gradient_sum.add(seat.rank, gradient_sum.take().fill_(2.0 * (seat.rank + 1)))
+    gradient_sum.start()
     gradient_sum.advance()
     owned = len(pieces.shard(mesh.shard.rank))
     mean = (gradient_sum.total()[:owned] / 4).tolist()
@@ -220,6 +223,7 @@ def send(seat, kind, num_shards):
     mesh = seat.mesh(Layout(dp=seat.size), num_shards)
     gradient_sum = kind(lane_of(sharing_of(mesh), 6400, dealing_of(kind, seat.size, seat.size)))
     gradient_sum.add(seat.rank, gradient_sum.take())
+    gradient_sum.start()
     gradient_sum.advance()
     gradient_sum.total()
     mesh.close()

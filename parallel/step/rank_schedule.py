@@ -1,0 +1,53 @@
+"""What a rank computes in a step, in order: its list out of the lists of its own pipeline.
+
+No rank looks at other replicas: how leaves are dealt among them is a closed form, and a replica
+whose exchanges others take part in has as many slots as they have, some of them empty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
+from remesh.parallel.plan.pipeline import Pipeline
+from remesh.parallel.plan.schedules.catalogue import schedules_of
+from remesh.parallel.plan.schedules.checks.check import check_schedules
+from remesh.parallel.plan.schedules.operations import InputBackward, KeepCompany, Operation
+from remesh.parallel.plan.schedules.replica_slots import slots_of
+from remesh.parallel.spec import EngineSpec
+
+_STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """The schedule of each pipeline, and the leaves of each replica: none for as even as can be."""
+
+    schedule: str = "1f1b"
+    lengths: Sequence[int] = ()
+
+
+def dealt(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
+    """Who computes which leaves. Raises: LayoutError if they cannot be dealt so."""
+    streams = spec.zero.stage >= _STREAMED_FROM and mesh.shard.size > 1
+    deal = deal_in_rounds if streams else deal_in_runs
+    return deal(spec.num_leaves, mesh.data.size, lengths)
+
+
+def rank_schedule(
+    spec: EngineSpec, mesh: Mesh, pipeline: Pipeline, dealing: Dealing, name: str
+) -> tuple[Operation, ...]:
+    """Once those of all ranks of its pipeline are known to be one step. Raises: ScheduleError."""
+    slots = slots_of(dealing, mesh.data.rank, spec.microbatches_per_leaf)
+    schedules = schedules_of(name, pipeline, slots)
+    check_schedules(schedules, pipeline, slots)
+    return schedules[mesh.position]
+
+
+def has_halves(schedule: Sequence[Operation]) -> bool:
+    """Whether backward comes in halves anywhere."""
+    return any(
+        isinstance(operation, InputBackward)
+        or (isinstance(operation, KeepCompany) and operation.what == "input")
+        for operation in schedule
+    )

@@ -1,0 +1,145 @@
+"""Backward in two halves: gradients of inputs first, those of weights when there is time for them.
+
+Each map with weights gets a graph of its own inside the block's. The first half runs it as far as
+its input; the second half, later, as far as its weights, by the kernels that would have run at
+once, so that the bits are the same. What lies between the maps is freed with the first half: what
+waits is the input of each map and the gradient of its output.
+
+One graph of the whole block that is run twice was the alternative: it keeps every activation until
+the second half, and computes most of the first half again. Where both halves come at once, as in
+schedules that never ask for one alone, the model is given no such maps and pays nothing for them.
+
+Weights of maps inside of a region that is computed again have no graph that outlives it. There is
+one kind, the norms of heads: their gradients, of a few dozen elements, are computed with those of
+the inputs and added with those of the weights.
+
+Source: Qi et al. 2023 (arXiv:2401.10241), 2 and 3.
+
+Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function, Variable
+
+from remesh.parallel.model.linear import BOTH, INPUTS, WEIGHTS, BackwardHalf, InPlaceGradient
+from remesh.parallel.model.maths import Linear, Losses, Maths
+from remesh.parallel.model.norms import NormModule
+
+Later = Callable[[], object]  # adds gradients to those of weights
+
+
+class Halved:
+    """The `Maths` of a model whose backward may leave the weights for later.
+
+    While `later` is a list, backward computes no gradient of a weight, but puts there what does.
+    """
+
+    def __init__(self, maths: Maths) -> None:
+        self.later: list[Later] | None = None
+        self._maths = maths
+
+    def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
+        weights = [p for linear in linears for p in (linear.weight, linear.bias) if p is not None]
+        return self._map(lambda own_BTC: self._maths.columns(own_BTC, *linears), x_BTC, weights)
+
+    def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
+        weights = [p for p in (linear.weight, linear.bias) if p is not None]
+        [out_BTC] = self._map(lambda own_BTF: (self._maths.row(own_BTF, linear),), x_BTF, weights)
+        return out_BTC
+
+    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
+        """Tokens have no gradient: all of its backward is the second half."""
+        return self._maths.embed(tokens_BT, weight_VC, positions_TC)
+
+    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
+        """Only what has weights is a map: all else adds up in the block as it always does."""
+        weights = list(norm.parameters())
+        unscaled_BTC = norm.unscaled(x_BTC)
+        [out_BTC] = self._map(lambda own_BTC: (norm.scaled(own_BTC),), unscaled_BTC, weights)
+        return out_BTC
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        inner_D: Tensor = _Inner.apply(self, weight_D)  # type: ignore[no-untyped-call]
+        return inner_D
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
+        return self._maths.loss(logits_BTV, targets_BT, z_loss)
+
+    def _map(
+        self,
+        compute: Callable[[Tensor], tuple[Tensor, ...]],
+        x: Tensor,
+        weights: Sequence[nn.Parameter],
+    ) -> tuple[Tensor, ...]:
+        if not torch.is_grad_enabled():  # it will be computed again
+            return compute(x)
+        outs: tuple[Tensor, ...] = _Map.apply(self, compute, x, weights)  # type: ignore[no-untyped-call]
+        return outs
+
+
+class _Map(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        halved: Halved,
+        compute: Callable[[Tensor], tuple[Tensor, ...]],
+        x: Tensor,
+        weights: Sequence[nn.Parameter],
+    ) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            own = x.detach().requires_grad_()
+            outs = compute(own)
+        ctx.halved, ctx.weights, ctx.own, ctx.outs = halved, tuple(weights), own, outs
+        return tuple(out.detach() for out in outs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor | None, None]:
+        own, outs, weights, later = ctx.own, ctx.outs, ctx.weights, ctx.halved.later
+        ctx.own = ctx.outs = None
+        if later is None:
+            _run(outs, gradients, weights, BOTH, own)
+        else:
+            _run(outs, gradients, weights, INPUTS, own)
+            later.append(lambda: _run(outs, gradients, weights, WEIGHTS))
+        return None, None, own.grad, None
+
+
+class _Inner(Function):
+    @staticmethod
+    def forward(ctx: Any, halved: Halved, weight_D: nn.Parameter) -> Tensor:
+        ctx.halved, ctx.weight = halved, weight_D
+        return weight_D.view_as(weight_D)
+
+    @staticmethod
+    def backward(ctx: Any, gradient_D: Tensor) -> tuple[None, Tensor | None]:
+        later, weight_D = ctx.halved.later, ctx.weight
+        if later is None:
+            return None, gradient_D
+        later.append(lambda: weight_D.grad.add_(gradient_D))
+        return None, None
+
+
+def _run(
+    outs: tuple[Tensor, ...],
+    gradients: tuple[Tensor, ...],
+    weights: tuple[nn.Parameter, ...],
+    half: BackwardHalf,
+    own: Tensor | None = None,
+) -> None:
+    """Backward of a map, up to its input `own`, its weights, or both."""
+    ends = (*(weights if half.weights else ()), *(() if own is None else (own,)))
+    for weight in weights:
+        if isinstance(weight, InPlaceGradient):
+            weight.asked = half
+    try:
+        Variable._execution_engine.run_backward(  # noqa: SLF001 - as in stage.py
+            outs, gradients, not half.weights, False, ends, True, True
+        )
+    finally:
+        for weight in weights:
+            if isinstance(weight, InPlaceGradient):
+                weight.asked = BOTH
