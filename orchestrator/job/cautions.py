@@ -12,7 +12,8 @@ from typing import Any
 
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.plan.book.verdict import shown
-from remesh.parallel.plan.memory import STATE_BYTES, num_parameters
+from remesh.parallel.plan.memory.rank_memory import STATE_BYTES
+from remesh.parallel.plan.memory.rank_sizes import num_parameters
 from remesh.parallel.plan.model_config import ModelConfig
 
 _YEAR_S = 365 * 86400.0

@@ -14,15 +14,14 @@ from remesh.orchestrator.plan.planner import NodeRoom
 from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import byte_text, count
-from remesh.parallel.plan.memory import (
+from remesh.parallel.plan.memory.rank_memory import (
     NUM_SLOTS,
     PROCESS_BYTES,
     STATE_BYTES,
     RankMemory,
-    RankSizes,
-    num_parameters,
     rank_memory,
 )
+from remesh.parallel.plan.memory.rank_sizes import RankSizes, num_parameters
 from remesh.parallel.plan.model_config import ModelConfig
 
 NODE_BYTES = 200 << 20  # what Ray takes on a node that is started here
@@ -46,7 +45,7 @@ class Machine:
 
 def memory_of(job: Job, rung: Rung) -> RankMemory:
     """What one rank of this mesh needs at the fullest moment."""
-    found = rank_memory(_sizes(job, rung))
+    found = rank_memory(sizes_of(job, rung))
     return replace(
         found,
         saving=checkpoint_bytes(job) // rung.workers,
@@ -222,16 +221,20 @@ def _cures(job: Job, memory: RankMemory) -> str:
     if largest in ("activations", "passing", "gaps"):
         again = "" if job.train.recompute == "full" else ', or set train.recompute = "full"'
         return f"lower train.microbatch, train.seq_len or model.num_layers{again}"
-    share = ["parallel.tp"] + ["zero.stage"] * (job.zero.stage < _LAST_STAGE)
-    return f"lower model.width or model.num_layers, or raise {' or '.join(share)}"
+    shared = "parallel.tp, parallel.pp or zero.stage"
+    if job.zero.stage == _LAST_STAGE:
+        shared = "parallel.tp or parallel.pp"
+    return f"lower model.width or model.num_layers, or raise {shared}"
 
 
 def _model(job: Job) -> ModelConfig:
     return ModelConfig(seq_len=job.train.seq_len, **job.model.model_dump())
 
 
-def _sizes(job: Job, rung: Rung) -> RankSizes:
-    train = job.train
+def sizes_of(job: Job, rung: Rung) -> RankSizes:
+    """What the memory of its ranks follows from."""
+    train, microbatches_per_leaf = job.train, job.num_microbatches // job.num_leaves
+    most_leaves = max(rung.leaves, default=-(-job.num_leaves // rung.layout.dp))
     return RankSizes(
         model=_model(job),
         dp=rung.layout.dp,
@@ -240,7 +243,7 @@ def _sizes(job: Job, rung: Rung) -> RankSizes:
         stage=job.zero.stage,
         bucket_elements=job.bucket_elements,
         num_leaves=job.num_leaves,
-        microbatches_per_leaf=job.num_microbatches // job.num_leaves,
+        microbatches_per_leaf=microbatches_per_leaf,
         microbatch=train.microbatch,
         compute_bytes=_SIZES[train.dtype],
         gradient_bytes=_SIZES[train.grad_dtype],
@@ -249,4 +252,7 @@ def _sizes(job: Job, rung: Rung) -> RankSizes:
         same_bits=job.elastic.same_bits,
         recompute=train.recompute,
         recompute_every=train.recompute_every,
+        pipeline=rung.cut.pipeline,
+        schedule=rung.schedule,
+        num_microbatches=most_leaves * microbatches_per_leaf,
     )

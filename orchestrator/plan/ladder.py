@@ -12,7 +12,8 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from remesh.orchestrator.plan.rung import DATA_PARALLEL, Rung, Unit
+from remesh.orchestrator.plan.rung import Rung, Unit
+from remesh.orchestrator.plan.staging import Staged, Staging
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.layout import Layout
@@ -23,7 +24,7 @@ class Flight:
     """Rungs of one kind: `lowest`, and one for every `step` replicas more, up to `last` replicas.
 
     `shards` ranks share one copy of the state, all those with the same share of the model if it is
-    0. `leaves` is that of a flight of one rung.
+    0. `leaves` is that of a flight of one rung. `staging` says of each what its pipelines are.
 
     Raises: LayoutError if there is no such rung.
     """
@@ -34,7 +35,7 @@ class Flight:
     shards: int = 1
     bucket_elements: int = 0
     unit: Unit = field(default_factory=Unit)
-    schedule: str = DATA_PARALLEL
+    staging: Staging = field(default_factory=Staging)
     leaves: tuple[int, ...] = ()
     bit_key: str = ""
 
@@ -46,6 +47,10 @@ class Flight:
             )
         if self.lowest.world_size % self.unit.workers:
             raise LayoutError(f"{self.lowest} does not consist of whole {self.unit}")
+        if self.lowest.pp != self.staging.pipeline.ranks:
+            raise LayoutError(
+                f"{self.lowest} has no pipelines of {self.staging.pipeline.ranks} stages"
+            )
         if self.leaves and (len(self.replicas) > 1 or len(self.leaves) != self.last):
             raise LayoutError(
                 f"leaves are dealt to {len(self.leaves)} replicas; of {self.lowest} there are "
@@ -54,17 +59,26 @@ class Flight:
 
     @staticmethod
     def of_units(
-        *, replicas: int, unit: Unit, shards: int = 1, bucket_elements: int = 0, bit_key: str = ""
+        *,
+        replicas: int,
+        unit: Unit,
+        shards: int = 1,
+        staging: Staging | None = None,
+        bucket_elements: int = 0,
+        bit_key: str = "",
     ) -> "Flight":
-        """Up to so many replicas, each of one unit; if `shards` share a copy, whole groups."""
-        group = max(1, shards)
+        """Up to so many replicas, of one unit for each stage; if `shards` share a copy, whole
+        groups.
+        """
+        group, staging = max(1, shards), staging or Staging()
         return Flight(
-            lowest=Layout(dp=group, tp=unit.workers),
+            lowest=Layout(dp=group, pp=staging.pipeline.ranks, tp=unit.workers),
             last=replicas - replicas % group,
             step=group,
             shards=shards,
             bucket_elements=bucket_elements,
             unit=unit,
+            staging=staging,
             bit_key=bit_key,
         )
 
@@ -85,15 +99,20 @@ class Flight:
         return self.rung(self.last)
 
     def rung(self, replicas: int) -> Rung:
-        layout = replace(self.lowest, dp=replicas)
+        layout, staged = replace(self.lowest, dp=replicas), self.staged(replicas)
+        shards = self.shards or layout.num_data
         return Rung(
             layout=layout,
-            cut=Cut.of(layout, self.shards or layout.num_data, self.bucket_elements),
+            cut=Cut.of(layout, shards, self.bucket_elements, staged.pipeline),
             unit=self.unit,
-            schedule=self.schedule,
+            schedule=staged.schedule,
             leaves=self.leaves,
             bit_key=self.bit_key,
         )
+
+    def staged(self, replicas: int) -> Staged:
+        """What the pipelines of the rung of so many replicas are."""
+        return self.staging.of(replicas, self.leaves)
 
     def rungs(self) -> Iterator[Rung]:
         return map(self.rung, self.replicas)
@@ -192,6 +211,8 @@ class Ladder:
         """Its workers in words, such as "4 in tp groups of 2 on one node each"."""
         flight, replicas = self._smallest(at_least)
         groups = [str(flight.unit)] if flight.unit.workers > 1 else []
+        if flight.lowest.pp > 1:
+            groups.append(f"pipelines of {flight.lowest.pp} stages")
         if flight.step > 1:
             groups.append(f"ZeRO groups of {flight.step} replicas")
         parts = f" in {' and '.join(groups)}" if groups else ""
@@ -216,6 +237,10 @@ class Ladder:
         flight = self._flight(rung)
         more = rung.layout.dp + flight.step
         return flight.rung(more) if more <= flight.last else None
+
+    def schedule_reason(self, rung: Rung) -> str:
+        """Why its schedule is not the one that the job asks for, empty if it is."""
+        return self._flight(rung).staged(rung.layout.dp).reason
 
     def spare_reason(self, rung: Rung) -> str:
         """Why this mesh takes no further worker."""

@@ -4,6 +4,10 @@ Devices are taken in the order (domain, head first, node, index), whatever order
 them in, so that the ranks of a node are consecutive. Units are cut from the devices of one node,
 since they talk in every layer. One that straddled nodes without a word was the alternative; it
 trains, at a fraction of the speed.
+
+The units of a pipeline are on one node if they can be, else in one failure domain, else neighbours:
+so they talk over short ways, and a node or a domain that fails takes few replicas along. What lost:
+to cut pipelines out of the units as they come, of which each may straddle two nodes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +53,9 @@ def place(devices: Sequence[Device], rung: Rung) -> Placement:
     layout, unit, needed = rung.layout, rung.unit, rung.num_units
     groups = list(_groups(ordered, unit.workers))
     if len(groups) >= needed:
-        return Placement(devices=tuple(device for group in groups[:needed] for device in group))
+        pipelines = _pipelines(groups, rung.stages)[: needed // rung.stages]
+        pipelines.sort(key=lambda pipeline: pipeline[0].order)
+        return Placement(devices=tuple(device for pipeline in pipelines for device in pipeline))
     if len(ordered) < layout.world_size:
         raise UserError(f"{layout} needs {layout.world_size} devices and there are {len(ordered)}")
     straddles = (
@@ -64,6 +70,54 @@ def place(devices: Sequence[Device], rung: Rung) -> Placement:
     return Placement(
         devices=tuple(ordered[: layout.world_size]), warnings=(f"{straddles}, which costs speed",)
     )
+
+
+def _pipelines(units: Sequence[list[Device]], stages: int) -> list[list[Device]]:
+    """The devices of whole pipelines, those first that are all on one node, or in one domain."""
+    found: list[list[Device]] = []
+    rest = list(units)
+    for where in (_node_of, _domain_of, _anywhere):
+        left: list[list[Device]] = []
+        for _, together in groupby(rest, key=where):
+            here = list(together)
+            whole = len(here) - len(here) % stages
+            cut = (here[first : first + stages] for first in range(0, whole, stages))
+            found += [[device for unit in pipeline for device in unit] for pipeline in cut]
+            left += here[whole:]
+        rest = left
+    return found
+
+
+def _node_of(unit: Sequence[Device]) -> tuple[str, ...]:
+    return unit[0].domain, unit[0].node
+
+
+def _domain_of(unit: Sequence[Device]) -> tuple[str, ...]:
+    return (unit[0].domain,)
+
+
+def _anywhere(_: Sequence[Device]) -> tuple[str, ...]:
+    return ()
+
+
+def keeping_stages(rung: Rung, stages: Sequence[int | None]) -> list[int]:
+    """Who gets which rank, where ranks of a placement have these stages of the state already.
+
+    Units change places within their pipeline only: who has a stage keeps it, and the others take
+    what is left, from the front on. For each rank of the mesh the one of the placement.
+    """
+    size, units = rung.unit.workers, [ranks[0] for ranks in rung.units()]
+    order: list[int] = []
+    for first in range(0, len(units), rung.stages):
+        pipeline = units[first : first + rung.stages]
+        kept: dict[int, int] = {}
+        for rank in pipeline:
+            stage = stages[rank]
+            if stage is not None:
+                kept.setdefault(stage, rank)
+        others = iter([rank for rank in pipeline if rank not in kept.values()])
+        order += [kept[n] if n in kept else next(others) for n in range(rung.stages)]
+    return [rank for start in order for rank in range(start, start + size)]
 
 
 def local_ranks(devices: Sequence[Device]) -> tuple[int, ...]:

@@ -1,17 +1,19 @@
 """The ladder of a job: which meshes its run may have, which one some workers get, and why."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Rung, Unit
+from remesh.orchestrator.plan.staging import staging_of
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.leaves import efficiency
 from remesh.parallel.plan.shares import replicated_heads
 
 ALL_OF_THEM = 0
+MOST_STAGES = 8  # that are told one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +36,22 @@ class NodeRoom:
 
 def ladder_of(job: Job) -> Ladder:
     """Every mesh that the run of a job may have, whatever the cluster has room for."""
+    flights = tuple(_flight(job, stages) for stages in job.pp_degrees if job.replicas(stages))
+    reasons = (*_ladder_reasons(job), *_pipeline_reasons(job, flights))
+    return Ladder(flights=flights, num_leaves=job.num_leaves, reasons=reasons)
+
+
+def _flight(job: Job, stages: int) -> Flight:
+    """The meshes whose pipelines have so many stages."""
     parallel, zero = job.parallel, job.zero
-    shards = (zero.group or ALL_OF_THEM) if zero.stage else 1
-    flight = Flight.of_units(
-        replicas=job.max_dp,
+    return Flight.of_units(
+        replicas=job.replicas(stages),
         unit=Unit(workers=parallel.tp, on_one_node=not parallel.allow_cross_node_tp),
-        shards=shards,
+        shards=(zero.group or ALL_OF_THEM) if zero.stage else 1,
+        staging=staging_of(job, stages),
         bucket_elements=job.bucket_elements,
         bit_key=job.bit_key,
     )
-    return Ladder(flights=(flight,), num_leaves=job.num_leaves, reasons=tuple(_ladder_reasons(job)))
 
 
 def rung_for(job: Job, ladder: Ladder, room: NodeRoom) -> Rung:
@@ -63,16 +71,19 @@ def no_room(ladder: Ladder, room: NodeRoom) -> str:
     unit = smallest.unit
     apart = unit.workers == 1 or not unit.on_one_node
     where = "" if apart else f", each {unit.workers} of them on one node"
+    also = ", parallel.pp" if smallest.stages > 1 else ""
     return (
         f"--nodes {room.nodes} with --workers-per-node {room.places} has no room for a mesh of "
-        f"{count(smallest.workers, 'worker')}{where}; use more, or a smaller parallel.tp or "
+        f"{count(smallest.workers, 'worker')}{where}; use more, or a smaller parallel.tp{also} or "
         f"zero.group"
     )
 
 
 def reasons(job: Job, ladder: Ladder, rung: Rung, room: NodeRoom) -> tuple[str, ...]:
     """What each replica of that mesh does, what it is made of, and who is left over or missing."""
-    return (dealt(job, rung), *ladder.reasons, *_left_over(ladder, rung, room))
+    schedule = ladder.schedule_reason(rung)
+    found = (dealt(job, rung), schedule, *ladder.reasons, *_left_over(ladder, rung, room))
+    return tuple(reason for reason in found if reason)
 
 
 def dealt(job: Job, rung: Rung) -> str:
@@ -129,9 +140,12 @@ def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
     needed = ladder.smallest(job.elastic.min_workers).workers
     if needed <= job.elastic.min_workers:
         return f"{seen} elastic.min_workers = {needed}; add workers or lower it"
-    groups = f"parallel.tp = {job.parallel.tp}"
+    sharing = [f"parallel.tp = {job.parallel.tp}"]
+    if (stages := min(job.pp_degrees)) > 1:
+        sharing.append(f"parallel.pp = {stages}")
     if job.zero.group:
-        groups += f" and zero.group = {job.zero.group}"
+        sharing.append(f"zero.group = {job.zero.group}")
+    groups = " and ".join(sharing)
     return f"{seen} the {needed} of the smallest mesh with {groups}; add workers or lower these"
 
 
@@ -149,6 +163,33 @@ def _ladder_reasons(job: Job) -> Iterator[str]:
     if zero.stage:
         sharing = f"each {count(zero.group, 'replica')}" if zero.group else "all replicas"
         yield f"ZeRO stage {zero.stage}: {sharing} share one copy"
+
+
+def _pipeline_reasons(job: Job, flights: Sequence[Flight]) -> Iterator[str]:
+    """How the layers lie on the pipelines, and what of the job's wishes holds for some only."""
+    piped = [flight for flight in flights if flight.lowest.pp > 1]
+    for flight in piped:
+        pipeline = flight.staging.pipeline
+        stages = pipeline.num_stages
+        each = f" on {count(pipeline.ranks, 'worker')}" if stages > pipeline.ranks else ""
+        layers = _layers_in_words(pipeline.sizes(job.model.num_layers))
+        yield f"pp={pipeline.ranks}: {flight.staging.schedule}, {stages} stages{each} of {layers}"
+    others = [flight for flight in piped if flight.lowest.pp != job.parallel.pp]
+    if job.parallel.layers and others:
+        yield (
+            f"parallel.layers holds for pp={job.parallel.pp}: other pipelines are cut as evenly as "
+            "can be"
+        )
+
+
+def _layers_in_words(sizes: Sequence[int]) -> str:
+    """Such as "4 layers each", "8, 8, 7 and 7 layers"."""
+    fewest, most = min(sizes), max(sizes)
+    if fewest == most:
+        return f"{count(most, 'layer')} each"
+    if len(sizes) > MOST_STAGES:
+        return f"{fewest} to {most} layers"
+    return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} layers"
 
 
 def _left_over(ladder: Ladder, rung: Rung, room: NodeRoom) -> Iterator[str]:

@@ -7,8 +7,7 @@ from itertools import accumulate, pairwise
 from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import deal
-
-DATA_PARALLEL = "data_parallel"  # the schedule of a step
+from remesh.parallel.plan.schedules.catalogue import PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +34,15 @@ class Unit:
 class Rung:
     """One mesh: its degrees, how the state falls into parts, and who computes what when.
 
-    `leaves` counts those of each replica; they are dealt evenly if it is empty. Rungs with the same
-    `bit_key` train to the same bits.
+    A `schedule` is one of a replica's pipeline, which `cut` tells. `leaves` counts those of each
+    replica; they are dealt evenly if it is empty. Rungs with the same `bit_key` train to the same
+    bits.
     """
 
     layout: Layout
     cut: Cut = field(default_factory=Cut)
     unit: Unit = field(default_factory=Unit)
-    schedule: str = DATA_PARALLEL
+    schedule: str = PLAIN
     leaves: tuple[int, ...] = ()
     bit_key: str = ""
 
@@ -55,6 +55,11 @@ class Rung:
         return self.workers // self.unit.workers
 
     @property
+    def stages(self) -> int:
+        """Units of a replica, each of which has a stage of its pipeline."""
+        return self.layout.pp
+
+    @property
     def shards(self) -> int:
         """How many ranks share one copy of the dense state."""
         return self.cut.shards
@@ -63,6 +68,11 @@ class Rung:
         """The ranks of each unit."""
         for first in range(0, self.workers, self.unit.workers):
             yield range(first, first + self.unit.workers)
+
+    def stage_of(self, held: Held) -> int | None:
+        """Whose layers these are in its pipelines, None if layers are cut in another way there."""
+        ways = [(cut.pp, cut.chunks, cut.folded, cut.layers) for cut in (held.cut, self.cut)]
+        return held.stage if ways[0] == ways[1] else None
 
     def held_by(self, rank: int) -> Held:
         """What this rank holds of the state."""

@@ -17,7 +17,8 @@ from small_engine import formed, work_of
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.memory import RankSizes, rank_memory
+from remesh.parallel.plan.memory.rank_memory import rank_memory
+from remesh.parallel.plan.memory.rank_sizes import RankSizes
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import Precision
 from remesh.parallel.step.warm_up import warm_up

@@ -21,11 +21,25 @@ TENSOR = ladder_of_units(2, workers=2)
 SHARDED = ladder_of_units(4, shards=0)
 HYBRID = ladder_of_units(4, shards=2)
 HYBRID_TENSOR = ladder_of_units(4, workers=2, shards=2)
-ALL = [TENSOR, SHARDED, HYBRID, HYBRID_TENSOR]
+PIPED = ladder_of_units(2, stages=(2,))
+PIPED_TENSOR = ladder_of_units(2, workers=2, stages=(2,))
+PIPED_SHARDED = ladder_of_units(2, shards=0, stages=(2,))
+ELASTIC = ladder_of_units(1, stages=(4, 3, 2, 1))
+ALL = {
+    "tp": TENSOR,
+    "zero": SHARDED,
+    "hybrid": HYBRID,
+    "both": HYBRID_TENSOR,
+    "pp": PIPED,
+    "pp and tp": PIPED_TENSOR,
+    "pp and zero": PIPED_SHARDED,
+    "elastic pp": ELASTIC,
+}
+HAVING_COPIES = ["tp", "hybrid", "both", "pp", "pp and tp"]
 
 
-def scene(ladder, *faults, seed=1, slots=4):
-    settings = Settings(steps=30, every=10, step_s=0.13, ladder=ladder, slots=slots)
+def scene(ladder, *faults, seed=1, slots=4, steps=30):
+    settings = Settings(steps=steps, every=10, step_s=0.13, ladder=ladder, slots=slots)
     chosen = [PlannedFault(kind=kind, at_s=at_s) for kind, at_s in faults]
     return Simulation(seed, settings, chosen).run()
 
@@ -36,23 +50,24 @@ def test_every_run_ends_as_it_should_however_its_state_is_cut(seed):
 
 
 def test_all_ways_to_cut_the_state_are_among_the_seeds():
-    drawn = {_draw_ladder(seed, slots=4) for seed in range(50, 110)}
+    drawn = {_draw_ladder(seed, slots=4) for seed in range(50, 200)}
     assert drawn == {WHOLE, *LADDERS}
     assert _draw_ladder(57, slots=2).smallest(1).workers <= 2
 
 
-def recoveries(ladder, seeds):
+def recoveries(ladder, seeds, slots=4):
     """The generations after the death of one worker amid the training."""
-    outcomes = [scene(ladder, ("kill", 3.0), seed=seed) for seed in seeds]
+    outcomes = [scene(ladder, ("kill", 3.0), seed=seed, slots=slots) for seed in seeds]
     assert {outcome.status for outcome in outcomes} == {"finished"}
     lives = [life for outcome in outcomes for life in outcome.generations]
     return [life for life in lives if life.recovery_s is not None]
 
 
-@pytest.mark.parametrize("ladder", [TENSOR, HYBRID, HYBRID_TENSOR], ids=["tp", "hybrid", "both"])
-def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(ladder):
+@pytest.mark.parametrize("kind", HAVING_COPIES)
+def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(kind):
     """Unless it struck amid a vote that only some of the others took for passed."""
-    recovered = recoveries(ladder, range(10))
+    slots = 8 if kind == "pp and tp" else 4
+    recovered = recoveries(ALL[kind], range(10), slots)
     from_peers = [life for life in recovered if "the state of" in life.reason]
     assert len(from_peers) > len(recovered) / 2
     assert all(life.lost_steps <= 1 for life in from_peers)
@@ -60,19 +75,31 @@ def test_a_death_costs_no_more_than_a_step_where_another_copy_lives(ladder):
         assert life in from_peers or "as no live rank holds" in life.reason
 
 
-def test_a_death_that_takes_the_only_copy_of_a_shard_leads_back_to_the_checkpoint():
-    recovered = recoveries(SHARDED, range(5))
+@pytest.mark.parametrize(
+    ("kind", "part"), [("zero", "shard "), ("pp and zero", "shard "), ("elastic pp", "stage ")]
+)
+def test_a_death_that_takes_the_only_copy_of_a_part_leads_back_to_the_checkpoint(kind, part):
+    recovered = recoveries(ALL[kind], range(5))
     assert recovered
     for life in recovered:
         assert life.from_step in (0, 10, 20)
-        assert "as no live rank holds shard " in life.reason
+        assert f"as no live rank holds {part}" in life.reason
+
+
+@pytest.mark.parametrize(("slots", "left"), [(2, "pp=2"), (3, "pp=3")])
+def test_pipelines_are_as_long_as_there_are_workers_for(slots, left):
+    """Of two nodes one is lost, and another one comes."""
+    outcome = scene(ELASTIC, ("kill node", 3.0), ("join", 5.0), slots=slots, steps=120)
+    layouts = [str(life.layout) for life in outcome.generations]
+    assert (layouts[0], layouts[-1]) == ("pp=4", "pp=4")
+    assert left in layouts
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["join", "drain", "scale", "ladder"])
-@pytest.mark.parametrize("ladder", ALL, ids=["tp", "zero", "hybrid", "both"])
-def test_what_comes_and_goes_as_announced_costs_no_step(ladder, kind, seed):
-    outcome = scene(ladder, (kind, 2.0), seed=seed)
+@pytest.mark.parametrize("cut", ALL)
+def test_what_comes_and_goes_as_announced_costs_no_step(cut, kind, seed):
+    outcome = scene(ALL[cut], (kind, 2.0), seed=seed)
     assert outcome.status == "finished"
     unsaved = any("CommitFailed(" in line for line in outcome.trace)  # a fault that is drawn too
     assert unsaved or all(

@@ -3,16 +3,31 @@
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
+from remesh.orchestrator.plan.staging import Staging
+from remesh.parallel.plan.schedules.catalogue import pipeline_of
 
-KEYS = ("max_dp", "tp", "zero_stage", "zero_group", "allow_cross_node_tp", "num_leaves")
+DEFAULTS = {
+    "max_dp": 4,
+    "tp": 1,
+    "pp": 1,
+    "schedule": "1f1b",
+    "zero_stage": 0,
+    "zero_group": 0,
+    "allow_cross_node_tp": False,
+}
+KEYS = (*DEFAULTS, "num_leaves")
 
 
-def flight(*, max_dp=4, tp=1, zero_stage=0, zero_group=0, allow_cross_node_tp=False):
+def flight(**words):
+    assert words.keys() <= DEFAULTS.keys()
+    asked = {**DEFAULTS, **words}
+    pipeline = pipeline_of(asked["schedule"], asked["pp"], 2)
     return Flight.of_units(
-        replicas=max_dp,
-        unit=Unit(workers=tp, on_one_node=not allow_cross_node_tp),
-        shards=zero_group if zero_stage else 1,
-        bit_key=f"tp={tp}",
+        replicas=asked["max_dp"],
+        unit=Unit(workers=asked["tp"], on_one_node=not asked["allow_cross_node_tp"]),
+        shards=asked["zero_group"] if asked["zero_stage"] else 1,
+        staging=Staging(schedule=asked["schedule"], pipeline=pipeline, num_leaves=12),
+        bit_key=f"tp={asked['tp']}",
     )
 
 

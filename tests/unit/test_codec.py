@@ -23,7 +23,9 @@ from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
+from remesh.orchestrator.plan.staging import Staging
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.step_result import StepResult
 
 COUNTS = st.integers(1, 2**70)
@@ -32,7 +34,14 @@ LAYOUTS = st.builds(
 )
 FLIGHTS = st.builds(
     lambda layout, step, more, unit, bit_key: Flight(
-        lowest=layout, last=layout.dp + step * more, step=step, unit=unit, bit_key=bit_key
+        lowest=layout,
+        last=layout.dp + step * more,
+        step=step,
+        unit=unit,
+        staging=Staging(
+            schedule=bit_key, pipeline=Pipeline(ranks=layout.pp, chunks=2, folded=step > 1)
+        ),
+        bit_key=bit_key,
     ),
     LAYOUTS,
     COUNTS,

@@ -17,7 +17,7 @@ from remesh.orchestrator.plan.fitting import (
 )
 from remesh.orchestrator.plan.planner import NodeRoom, ladder_of
 from remesh.orchestrator.user_errors import UserError
-from remesh.parallel.plan.memory import num_parameters
+from remesh.parallel.plan.memory.rank_sizes import num_parameters
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
@@ -49,7 +49,7 @@ def test_a_model_for_which_no_mesh_has_room_is_refused_with_its_parts():
     assert said.startswith("a rank would need 660 TB: gradients 238 TB, saving 211 TB, moments 141")
     assert "; this machine has 100 GB free for 1 worker and 2 nodes; " in said
     assert said.endswith(
-        "lower model.width or model.num_layers, or raise parallel.tp or zero.stage"
+        "lower model.width or model.num_layers, or raise parallel.tp, parallel.pp or zero.stage"
     )
     said = refused("train.seq_len=1048576")
     assert "activations 90 GB" in said

@@ -20,7 +20,7 @@ from remesh.orchestrator.control.words.recovery import (
     newest_whole,
     parts_of,
 )
-from remesh.orchestrator.plan.placement import local_ranks, place
+from remesh.orchestrator.plan.placement import keeping_stages, local_ranks, place
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.parallel.plan.cut import Cut, Held, Part
 
@@ -55,7 +55,10 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     units = {unit: _units(turn, unit, candidates) for unit in turn.ladder.units}
     rung = turn.pick(lambda unit: len(units[unit]))
     assert rung is not None
-    chosen = [worker for unit in units[rung.unit][: rung.num_units] for worker in unit]
+    found = units[rung.unit]
+    if rung.stages > 1:
+        found = _units(turn, rung.unit, candidates, stages=rung.stages)
+    chosen = [worker for unit in found[: rung.num_units] for worker in unit]
     return Choice(
         rung=rung,
         members=_members(turn, chosen, rung, candidates.held),
@@ -107,13 +110,24 @@ def states_held(state: State, workers: Sequence[Worker]) -> dict[str, StepHeld]:
     return held
 
 
-def _units(turn: Turn, unit: Unit, candidates: _Candidates) -> list[list[Worker]]:
-    """What could be such units, those first that a mesh should take first."""
+def _units(
+    turn: Turn, unit: Unit, candidates: _Candidates, *, stages: int = 1
+) -> list[list[Worker]]:
+    """What could be such units, those first that a mesh should take first.
+
+    A pipeline takes so many of them.
+    """
     state, idle, held = turn.state, candidates.idle, candidates.held
     size, anywhere = unit.workers, not unit.on_one_node
     counts = Counter(worker.node for worker in idle)
     fitting = [worker for worker in idle if anywhere or counts[worker.node] >= size]
-    kept = _kept(fitting, held, size, candidates.slots)
+    holders = _Holders(
+        idle=fitting,
+        held=held,
+        domains={worker.node: state.roster.nodes[worker.node].domain for worker in fitting},
+        sizes=(size, size * stages),
+    )
+    kept = _kept(holders, candidates.slots)
     steps = {name: step for name, (step, _) in held.items()}
     ordered = state.roster.in_order(fitting, steps, kept, state.last_generation)
     place_of = {worker.name: index for index, worker in enumerate(ordered)}
@@ -133,18 +147,28 @@ def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
         yield workers[first : first + size]
 
 
-def _kept(
-    idle: list[Worker], held: Mapping[str, StepHeld], size: int, slots: Sequence[VaultSlot]
-) -> dict[str, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holders:
+    """Who may hold something, and of how many workers a unit and a pipeline are."""
+
+    idle: list[Worker]
+    held: Mapping[str, StepHeld]
+    domains: Mapping[str, str]
+    sizes: tuple[int, int]
+
+
+def _kept(among: _Holders, slots: Sequence[VaultSlot]) -> dict[str, int]:
     """One holder of each part of the newest whole state, on few nodes, and how much it counts.
 
-    Parts with few holders are seen to first; of several holders the one that completes a unit of
-    that size. One of a part that no vault has outweighs all the others of a unit.
+    Parts with few holders are seen to first; of several holders the one that completes a unit,
+    then the one that completes a pipeline on its node, or in its failure domain. One of a part
+    that no vault has outweighs all the others of a unit.
     """
+    size, pipeline = among.sizes
     found: dict[tuple[int, Cut], dict[Part, list[Worker]]] = {}
-    for worker in idle:
-        if worker.name in held:
-            step, own = held[worker.name]
+    for worker in among.idle:
+        if worker.name in among.held:
+            step, own = among.held[worker.name]
             parts = found.setdefault((step, own.cut), {})
             for part in own.parts:
                 parts.setdefault(part, []).append(worker)
@@ -155,10 +179,18 @@ def _kept(
     also = set() if newest is None else stored.get(newest, set())
     kept: dict[str, int] = {}
     on: Counter[str] = Counter()
+    in_domain: Counter[str] = Counter()
+
+    def completes(worker: Worker) -> tuple[bool, ...]:
+        here, there = on[worker.node], in_domain[among.domains[worker.node]]
+        left = (here % size, here % pipeline, there % pipeline)
+        return (worker.name in kept, *(number > 0 for number in left))
+
     for part, workers in sorted(holders.items(), key=lambda item: (len(item[1]), item[0][::-1])):
-        ready = [worker for worker in workers if worker.name in kept or on[worker.node] % size]
-        one = min(ready, key=lambda worker: worker.name not in kept, default=workers[0])
-        on[one.node] += one.name not in kept
+        one = max(workers, key=completes)
+        if one.name not in kept:
+            on[one.node] += 1
+            in_domain[among.domains[one.node]] += 1
         kept[one.name] = max(kept.get(one.name, 0), 1 if part in also else size + 1)
     return kept
 
@@ -171,9 +203,13 @@ def _members(
     placed = place(list(by_device), rung)
     for warning in placed.warnings:
         turn.say(warning)
-    numbers = local_ranks(placed.devices)
+    devices = placed.devices
+    if rung.stages > 1:
+        stages = _stages_held(rung, [by_device[device].name for device in devices], held)
+        devices = tuple(devices[rank] for rank in keeping_stages(rung, stages))
+    numbers = local_ranks(devices)
     members = []
-    for rank, device in enumerate(placed.devices):
+    for rank, device in enumerate(devices):
         worker = by_device[device]
         step, part = held.get(worker.name, (None, NOTHING))
         members.append(
@@ -187,3 +223,12 @@ def _members(
             )
         )
     return tuple(members)
+
+
+def _stages_held(
+    rung: Rung, names: Sequence[str], held: Mapping[str, StepHeld]
+) -> list[int | None]:
+    """Which stage of this mesh's pipelines each worker has at the newest step, if it has one."""
+    newest = max((held[name][0] for name in names if name in held), default=-1)
+    found = (held.get(name, (None, NOTHING)) for name in names)
+    return [rung.stage_of(own) if step == newest else None for step, own in found]

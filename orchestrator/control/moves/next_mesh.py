@@ -125,7 +125,7 @@ def _form(turn: Turn) -> None:
         turn.end(Phase.FAILED, f"no state is left to train from; failed twice: {avoided}")
         return
     take_up_changes(turn, decision.from_step)
-    before = turn.bit_key
+    before, schedule = turn.bit_key, _schedule_before(turn)
     life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
     state.generations.append(life)
@@ -146,10 +146,17 @@ def _form(turn: Turn) -> None:
     if before is not None and before != life.rung.bit_key:
         changed = changed_bits(before, life.rung.bit_key)
         turn.say(f"no mesh with the same bits fits; they change from here on: {changed}")
+    if life.rung.schedule != schedule and (why := turn.ladder.schedule_reason(life.rung)):
+        turn.say(why)
     if choice.spare and turn.ladder.above(life.rung):
         workers = count(choice.spare, "worker", "stays", "stay")
         turn.say(f"{workers} spare: {turn.ladder.spare_reason(life.rung)}")
     ask_to_form(turn)
+
+
+def _schedule_before(turn: Turn) -> str:
+    """That of the newest mesh, empty before the first one."""
+    return turn.state.current.rung.schedule if turn.state.generations else ""
 
 
 def _next_generation(turn: Turn, choice: Choice, decision: Decision) -> Generation:

@@ -1,6 +1,6 @@
 """What all parts of the simulated cluster share: time, chance, the run's settings, its storage."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -10,25 +10,36 @@ from remesh.orchestrator.job.amendments import Amendments, values_at
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
+from remesh.orchestrator.plan.staging import Staging
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.slow_storage import SlowStorage
 from remesh.orchestrator.sim.shells.vault import Promises, SimVault
+from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.step_result import StepResult
 
 GLOBAL_BATCH = 24
 RATE = 3e-3  # at which a run begins
 
 
-def ladder_of_units(replicas: int, workers: int = 1, shards: int = 1) -> Ladder:
-    """Up to so many replicas of so many workers; so many of them, all if it is 0, share a copy."""
-    return Ladder(flights=(_flight(replicas, workers, shards),), num_leaves=GLOBAL_BATCH)
+def ladder_of_units(
+    replicas: int, workers: int = 1, shards: int = 1, stages: Sequence[int] = (1,)
+) -> Ladder:
+    """Up to so many replicas of units of so many workers; so many replicas, all if it is 0, share a
+    copy. Pipelines have any of these numbers of stages, a unit each, and a replica has as many
+    units as there can be of the first kind.
+    """
+    units = replicas * stages[0]
+    flights = tuple(_flight(units // each, workers, shards, each) for each in stages)
+    return Ladder(flights=flights, num_leaves=GLOBAL_BATCH)
 
 
-def _flight(replicas: int, workers: int, shards: int) -> Flight:
+def _flight(replicas: int, workers: int, shards: int, stages: int = 1) -> Flight:
+    pipeline = Pipeline(ranks=stages, chunks=2 if stages > 1 else 1)
     return Flight.of_units(
         replicas=replicas,
         unit=Unit(workers=workers),
         shards=shards,
+        staging=Staging(schedule="interleaved", pipeline=pipeline, num_leaves=GLOBAL_BATCH),
         bit_key=f"unit={workers}",
     )
 
@@ -40,12 +51,20 @@ LADDERS = (
     ladder_of_units(4, shards=2),
     ladder_of_units(2, workers=2, shards=0),
     ladder_of_units(4, workers=2, shards=2),
+    ladder_of_units(2, stages=(2,)),
+    ladder_of_units(2, workers=2, stages=(2,)),
+    ladder_of_units(1, stages=(4,)),
+    ladder_of_units(3, shards=0, stages=(2,)),
+    ladder_of_units(1, stages=(4, 3, 2, 1)),
+    ladder_of_units(4, shards=2, stages=(2, 1)),
+    ladder_of_units(2, workers=2, shards=0, stages=(2, 1)),
 )
 OTHER_LADDERS = (
     WHOLE,
     *LADDERS,
     ladder_of_units(2, shards=0),
     Ladder(flights=(_flight(3, 2, 0), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
+    Ladder(flights=(_flight(2, 2, 1, stages=2), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
 )
 
 

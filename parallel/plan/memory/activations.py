@@ -1,0 +1,88 @@
+"""Bytes of activations that wait for their backward, and of what is there in a moment only.
+
+Shapes: N tokens of a microbatch, C width, F ffn width, V vocabulary.
+Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4, here with what these kernels keep.
+"""
+
+from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, RankSizes
+from remesh.parallel.plan.shares import padded_rows
+
+
+def kept_bytes(sizes: RankSizes) -> int:
+    """Activations that wait for their backward: of every pass that is under way.
+
+    What is computed again in backward is there once, whatever waits.
+    """
+    if not sizes.in_flight:
+        return 0
+    every, num_layers = sizes.recompute_every, sizes.most_layers
+    again = 0 if sizes.recompute == "none" else -(-num_layers // every)
+    layer, input_only = _layer_bytes(sizes), sizes.num_tokens * _stream_bytes(sizes)
+    if sizes.recompute == "full":
+        waiting = (num_layers - again) * layer + again * input_only
+        return sizes.in_flight * waiting + (layer if again else 0)
+    waiting = (num_layers - again) * layer + again * _layer_bytes(sizes, attention_again=True)
+    return sizes.in_flight * waiting + _waiting_losses(sizes)
+
+
+def passing_bytes(sizes: RankSizes) -> int:
+    """Logits and their gradients, or what the backward of a layer holds, whichever is more.
+
+    Beside it what comes from one neighbour in a pipeline and goes to the other.
+    """
+    crossing = 4 * sizes.num_tokens * _stream_bytes(sizes) if sizes.pipeline.ranks > 1 else 0
+    losses = _loss_bytes(sizes) if sizes.has_head else 0
+    return crossing + max(losses, _backward_bytes(sizes))
+
+
+def _waiting_losses(sizes: RankSizes) -> int:
+    """Where the last stage has several microbatches under way: the softmax of all but one."""
+    waiting = sizes.in_flight - 1 if sizes.has_head else 0
+    return waiting * 4 * sizes.num_tokens * padded_rows(sizes.model.vocab_size, sizes.tp)
+
+
+def _stream_bytes(sizes: RankSizes) -> int:
+    """Of a token in the residual stream on this rank."""
+    shared = sizes.tp if sizes.sequence else 1
+    return sizes.model.width * sizes.compute_bytes // shared
+
+
+def _layer_bytes(sizes: RankSizes, *, attention_again: bool = False) -> int:
+    """What one layer keeps: inputs of its linear maps, of its norms and of attention."""
+    model, tp, size = sizes.model, sizes.tp, sizes.compute_bytes
+    query = model.width // tp
+    kv = max(1, model.num_kv_heads // tp) * model.head_width
+    ffn = model.ffn_width // tp * (4 if model.activation == "swiglu" else 2)
+    attended = 2 * query + 2 * kv
+    kept = (attended + ffn) * size + 4 * model.num_heads // tp
+    if model.qk_norm and not attention_again:
+        kept += 10 * (query + kv)
+    return sizes.num_tokens * (kept + 2 * _norm_bytes(sizes) + _input_bytes(sizes))
+
+
+def _norm_bytes(sizes: RankSizes) -> int:
+    """Of a token: what a norm keeps, and its result, which linear maps keep."""
+    shared = sizes.tp if sizes.sequence else 1
+    inner = 8 if sizes.model.norm == "rms" else sizes.compute_bytes  # rms works in fp32
+    return sizes.model.width * (inner + sizes.compute_bytes) // shared
+
+
+def _input_bytes(sizes: RankSizes) -> int:
+    """Of a token: a layer's input where the norm keeps a copy in fp32 instead."""
+    wide = sizes.model.norm == "rms" and sizes.compute_bytes != MASTER_BYTES
+    return _stream_bytes(sizes) if wide else 0
+
+
+def _loss_bytes(sizes: RankSizes) -> int:
+    """Logits, their log-softmax and its gradient, all fp32; with tp one of them, used up."""
+    rows = padded_rows(sizes.model.vocab_size, sizes.tp)
+    copies = 3 if sizes.tp == 1 else 1
+    narrow = 0 if sizes.compute_bytes == MASTER_BYTES else sizes.compute_bytes
+    return sizes.num_tokens * (rows * (4 * copies + narrow) + _norm_bytes(sizes))
+
+
+def _backward_bytes(sizes: RankSizes) -> int:
+    """Gradients between the maps of a layer: of the feed-forward net, and of the stream."""
+    gates = 3 if sizes.model.activation == "swiglu" else 2
+    ffn = gates * sizes.model.ffn_width // sizes.tp
+    return sizes.num_tokens * sizes.compute_bytes * (ffn + 3 * sizes.model.width)

@@ -1,0 +1,144 @@
+"""All that the memory of a rank follows from."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from remesh.parallel.plan.model_config import ModelConfig, block_parameters
+from remesh.parallel.plan.pieces import CHUNK, Pieces
+from remesh.parallel.plan.pipeline import Pipeline
+from remesh.parallel.plan.schedules.catalogue import PLAIN, most_in_flight
+from remesh.parallel.plan.shares import tensor_shares
+
+MASTER_BYTES = 4
+
+_STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSizes:
+    """All that the memory of a rank follows from. `shards` ranks of `dp` share one copy.
+
+    It is the one at `position` in a pipeline of its replica, which has up to `num_microbatches`.
+    """
+
+    model: ModelConfig
+    dp: int
+    tp: int
+    shards: int
+    stage: int
+    bucket_elements: int
+    num_leaves: int
+    microbatches_per_leaf: int
+    microbatch: int
+    compute_bytes: int = 4
+    gradient_bytes: int = 4
+    keep_gathered: bool = False
+    sequence: bool = False
+    same_bits: bool = True
+    recompute: Literal["none", "attention", "full"] = "none"
+    recompute_every: int = 1
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    schedule: str = PLAIN
+    num_microbatches: int = 1
+    position: int = 0
+
+    @cached_property
+    def layers(self) -> tuple[int, ...]:
+        """Of each of its stages, from the front."""
+        sizes = self.pipeline.sizes(self.model.num_layers)
+        return tuple(sizes[stage] for stage in self.pipeline.stages_of(self.position))
+
+    @property
+    def most_layers(self) -> int:
+        """Of its longest stage."""
+        return max(self.layers)
+
+    @property
+    def has_embedding(self) -> bool:
+        return self.position == self.pipeline.rank_of(0)
+
+    @property
+    def has_head(self) -> bool:
+        return self.position == self.pipeline.rank_of(self.pipeline.num_stages - 1)
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether it has the embedding for its head alone, as the last stage of a tied model."""
+        return self.model.tied and self.has_head and not self.has_embedding
+
+    @property
+    def in_flight(self) -> int:
+        """Passes through one of its stages that wait for their backward, at the most."""
+        if self.pipeline.ranks == 1:
+            return 1
+        return most_in_flight(self.schedule, self.pipeline, self.position, self.num_microbatches)
+
+    @cached_property
+    def buckets(self) -> "tuple[BucketRun, ...]":
+        """Runs of buckets of one size, as `plan_buckets` makes them."""
+        return tuple(_bucket_runs(self))
+
+    @property
+    def num_tokens(self) -> int:
+        return self.microbatch * self.model.seq_len
+
+    @property
+    def streams(self) -> bool:
+        return self.stage >= _STREAMED_FROM and self.shards > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketRun:
+    """So many buckets, each of these pieces."""
+
+    pieces: Pieces
+    num: int = 1
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """Without counting them one by one: a model that is asked for may have a million layers."""
+    embedding, layer, head = _block_sizes(model, 1, sequence=False, unit=1)
+    return embedding + layer * model.num_layers + head
+
+
+def _block_sizes(model: ModelConfig, tp: int, *, sequence: bool, unit: int) -> tuple[int, ...]:
+    """Elements of embedding, layer and head, each parameter a multiple of `unit`."""
+    one = replace(model, num_layers=1)
+    shares = tensor_shares(one, tp, 0, sequence=sequence and tp > 1)
+    return tuple(
+        sum(-(-math.prod(shares[name].local_shape) // unit) * unit for name in names)
+        for names in block_parameters(one).values()
+    )
+
+
+def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
+    def run(elements: int, num: int = 1) -> BucketRun:
+        replicas = sizes.dp // sizes.shards
+        pieces = Pieces(size=elements, num_shards=sizes.shards, num_replicas=replicas)
+        return BucketRun(pieces=pieces, num=num)
+
+    model, most = sizes.model, sizes.bucket_elements
+    blocks = _block_sizes(model, sizes.tp, sequence=sizes.sequence, unit=CHUNK)
+    embedding, layer, head = blocks
+    together = max(1, most // layer)
+    if sizes.has_copy:
+        yield run(embedding)
+    for number, num_layers in enumerate(sizes.layers):
+        first = 0
+        if sizes.has_embedding and number == 0:
+            first = 0 if model.tied else max(0, min(num_layers, (most - embedding) // layer))
+            yield run(embedding + first * layer)
+        ends = sizes.has_head and number == len(sizes.layers) - 1
+        whole, rest = divmod(num_layers - first, together)
+        if ends and whole and not rest:  # the head may join the last one
+            whole, rest = whole - 1, together
+        if whole:
+            yield run(together * layer, whole)
+        joins = ends and rest > 0 and rest * layer + head <= most
+        if rest:
+            yield run(rest * layer + (head if joins else 0))
+        if ends and not joins:
+            yield run(head)

@@ -1,0 +1,87 @@
+"""Elements and bytes of working weights, and of gradients that are added up.
+
+Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 3, here with the tree's nodes.
+"""
+
+from remesh.parallel.plan.leaves import push
+from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, RankSizes
+from remesh.parallel.plan.pieces import Pieces
+
+_FREED_FROM = 3  # the ZeRO stage from which on no rank keeps all working weights
+_MOST_LEAVES = 4096  # that are looked at one by one
+
+
+def working_elements(sizes: RankSizes) -> int:
+    """Of weights that are not the master weights themselves."""
+    full = [(run.pieces.shard_size * sizes.shards, run.num) for run in sizes.buckets]
+    if sizes.shards == 1 and sizes.compute_bytes == MASTER_BYTES:
+        return 0
+    if sizes.stage < _FREED_FROM or sizes.keep_gathered:
+        return sum(size * num for size, num in full)
+    # One block is there while the next one comes: buckets take turns in two rooms.
+    rooms = sorted((size for size, num in full for _ in range(min(num, 2))), reverse=True)[:2]
+    return sum(rooms) + (full[0][0] if sizes.model.tied and sizes.has_head else 0)
+
+
+def gradient_bytes(sizes: RankSizes, owned: int) -> int:
+    runs = [(run.pieces, run.num) for run in sizes.buckets]
+    if sizes.model.tied and sizes.has_head and sizes.has_embedding:
+        # The head adds to the embedding's bucket, apart.
+        runs.append((runs[0][0], 1))
+    padded = sum(pieces.padded_size * num for pieces, num in runs)
+    largest = max((pieces for pieces, _ in runs), key=lambda pieces: pieces.padded_size)
+    sums = _streamed_elements if sizes.streams else _summed_elements
+    found = sizes.gradient_bytes * sums(sizes, padded, largest)
+    if sizes.compute_bytes != sizes.gradient_bytes:
+        found += sizes.compute_bytes * largest.padded_size
+    if sizes.gradient_bytes != MASTER_BYTES:
+        found += MASTER_BYTES * largest.shard_size
+    return found + owned // 2  # four numbers a chunk, for the norm
+
+
+def _summed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
+    """A rank adds its own leaves, then all exchange what they have."""
+    if not sizes.same_bits:
+        return padded
+    kept = _nodes_kept(sizes)
+    if sizes.microbatches_per_leaf > 1:
+        found = padded * (max([0, *kept[:-1]]) + 1)
+    else:
+        found = padded * max(kept) + (largest.padded_size if len(kept) > 1 else 0)
+    return found + 2 * _exchanged_elements(sizes, kept[-1], largest)
+
+
+def _exchanged_elements(sizes: RankSizes, own: int, largest: Pieces) -> int:
+    """Of one bucket under way: the pieces that arrive, and those that have to be packed first.
+
+    A rank has `own` nodes of the tree.
+    """
+    if sizes.dp == 1 or (sizes.shards == 1 and sizes.dp == 2 and own == 1):  # noqa: PLR2004
+        return 0
+    packed = 0 if own == 1 and largest.in_order else own * largest.padded_size
+    return sizes.dp * own * largest.piece_size + packed
+
+
+def _streamed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
+    """Every leaf is exchanged as soon as it is there; two buckets are under way at a time."""
+    runs = sizes.buckets
+    if not sizes.same_bits:
+        owned = sum(run.num * run.pieces.shard_size for run in runs)
+        under_way = 2 * (largest.padded_size + largest.shard_size)
+        return owned + (padded if sizes.microbatches_per_leaf > 1 else 0) + under_way
+    rounds = range(1, min(-(-sizes.num_leaves // sizes.dp), _MOST_LEAVES) + 1)
+    depth = max(min(n * sizes.dp, sizes.num_leaves).bit_count() for n in rounds[:-1] or [1])
+    pieces = sum(run.num * run.pieces.piece_size for run in runs) * depth
+    whole = padded if sizes.microbatches_per_leaf > 1 else 0
+    return pieces + whole + 4 * largest.padded_size
+
+
+def _nodes_kept(sizes: RankSizes) -> list[int]:
+    """Of the first rank, which has the most leaves: nodes of the tree after each of its leaves."""
+    num_leaves = sizes.num_leaves
+    stack: list[tuple[range, None]] = []
+    found = []
+    for leaf in range(min(-(-num_leaves // sizes.dp), _MOST_LEAVES)):
+        push(stack, (range(leaf, leaf + 1), None), lambda *_: None, num_leaves)
+        found.append(len(stack))
+    return found
