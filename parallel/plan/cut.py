@@ -56,7 +56,7 @@ class Cut:
             pipeline = Pipeline(ranks=layout.pp)
         if pipeline.ranks != layout.pp:
             raise LayoutError(
-                f"a pipeline of {pipeline.ranks} ranks is none of {layout}; use pp={layout.pp}"
+                f"a pipeline with ranks={pipeline.ranks} is none of {layout}; use {layout.pp}"
             )
         return Cut(
             pp=layout.pp,
