@@ -38,6 +38,8 @@ Examples:
 remesh plan examples/tiny.toml
 remesh plan examples/sharded.toml --workers 3
 remesh plan examples/tiny.toml --set elastic.max_workers=8 --json
+remesh plan --schedule zb-h1 --pp 4 --microbatches 8
+remesh plan --schedule interleaved --virtual-stages 2 --costs 2,2,2
 """
 SCHEMA_EXAMPLES = """\b
 Examples:
@@ -173,8 +175,8 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
 
 
 @app.command(epilog=PLAN_EXAMPLES)
-def plan(
-    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file (TOML).")],
+def plan(  # noqa: PLR0913 - each parameter is an option of the command
+    job: Annotated[Path | None, typer.Argument(metavar="JOB", help="The job file (TOML).")] = None,
     *,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Show what so many workers get, and who is spare.")
@@ -183,13 +185,50 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job file."),
     ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Draw a schedule instead of planning a job: gpipe, 1f1b, interleaved, zb-h1, "
+            "dualpipe-v, or one that nothing trains by yet: pipedream, 2bw.",
+        ),
+    ] = None,
+    pp: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Ranks of its pipeline [default: 4].")
+    ] = None,
+    microbatches: Annotated[
+        int | None, typer.Option(min=1, max=512, help="What goes through it [default: 8].")
+    ] = None,
+    virtual_stages: Annotated[
+        int | None,
+        typer.Option(min=2, max=16, help="Stages of a rank, if interleaved [default: 2]."),
+    ] = None,
+    costs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="F,I,W",
+            help="Times of a forward, and of a backward's halves for the input and the weights "
+            "[default: 1,1,1].",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show the meshes that a job's run may have, and why. Nothing is started."""
-    from remesh.cli.plan_command import PlanRequest, plan_job  # noqa: PLC0415 - keeps --help fast
+    """Show the meshes that a job's run may have, and why; or a schedule. Nothing is started."""
+    from remesh.cli.plan_command import (  # noqa: PLC0415 - keeps --help fast
+        PlanRequest,
+        ScheduleOptions,
+        show_plan,
+    )
 
-    request = PlanRequest(job=job, overrides=overrides or (), workers=workers)
-    plan_job(request, _console(), as_json=as_json)
+    drawn = ScheduleOptions(
+        schedule=schedule,
+        pp=pp,
+        microbatches=microbatches,
+        virtual_stages=virtual_stages,
+        costs=costs,
+    )
+    request = PlanRequest(job=job, overrides=overrides or (), workers=workers, drawn=drawn)
+    show_plan(request, _console(), as_json=as_json)
     return 0
 
 

@@ -1,7 +1,8 @@
-"""`remesh plan`: the meshes that a job's run may have, before anything is started."""
+"""`remesh plan`: the meshes that a job's run may have, or a schedule; nothing is started."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from remesh.cli.screen.schedule_page import AskedSchedule, schedule_page
 from remesh.cli.status_command import print_json
 from remesh.orchestrator.job.cautions import cautions
 from remesh.orchestrator.job.job import Job, load_job
@@ -24,7 +26,11 @@ from remesh.orchestrator.plan.planner import (
     rung_for,
 )
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import byte_text
+
+_DRAWN_RANKS, _DRAWN_MICROBATCHES = 4, 8
+_COSTS = re.compile(r"[0-9]{1,2}(,[0-9]{1,2}){2}")
 
 COLUMNS = ("", "workers", "mesh", "shards", "leaves each", "efficiency", "unit", "memory", "moves")
 LEGEND = (
@@ -35,17 +41,83 @@ LEGEND = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """What stood on the command line about a schedule; None is what was left out."""
+
+    schedule: str | None = None
+    pp: int | None = None
+    microbatches: int | None = None
+    virtual_stages: int | None = None
+    costs: str | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """The options as they were written."""
+        there = (field.name for field in fields(self) if getattr(self, field.name) is not None)
+        return [f"--{name.replace('_', '-')}" for name in there]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """What stood on the command line. `workers` is None where it was left out."""
 
-    job: Path
+    job: Path | None = None
     overrides: Sequence[str] = ()
     workers: int | None = None
+    drawn: ScheduleOptions = ScheduleOptions()
+
+    @property
+    def about_a_job(self) -> list[str]:
+        """What was given that only a job has."""
+        given = {"JOB": self.job, "--set": self.overrides, "--workers": self.workers}
+        return [name for name, value in given.items() if value]
 
 
-def plan_job(request: PlanRequest, console: Console, *, as_json: bool) -> None:
+def show_plan(request: PlanRequest, console: Console, *, as_json: bool) -> None:
+    """Raises: UserError if neither a job nor a schedule is asked about, or both; as `plan_job`."""
+    drawn = request.drawn
+    if drawn.schedule is None:
+        if drawn.given:
+            raise UserError(f"{drawn.given[0]} is for a schedule; add --schedule NAME")
+        if request.job is None:
+            raise UserError("there is nothing to plan; name a job file, or a --schedule to draw")
+        plan_job(request.job, request, console, as_json=as_json)
+        return
+    if request.about_a_job:
+        raise UserError(
+            f"--schedule draws a pipeline of its own; leave out {', '.join(request.about_a_job)}"
+        )
+    page = schedule_page(_asked(drawn.schedule, drawn))
+    if as_json:
+        print_json(page.values())
+        return
+    for line in page.lines(console.width):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _asked(name: str, drawn: ScheduleOptions) -> AskedSchedule:
+    return AskedSchedule(
+        name=name,
+        ranks=drawn.pp or _DRAWN_RANKS,
+        microbatches=drawn.microbatches or _DRAWN_MICROBATCHES,
+        virtual_stages=drawn.virtual_stages,
+        costs=_costs(drawn.costs or "1,1,1"),
+    )
+
+
+def _costs(text: str) -> tuple[int, int, int]:
+    """Times of passes in units of time."""
+    if not _COSTS.fullmatch(text):
+        raise UserError(f"--costs {text} is not understood; use three whole numbers, such as 2,2,1")
+    forward, halved, weight = map(int, text.split(","))
+    if not forward or not halved:
+        raise UserError(f"--costs {text} leaves no time for a pass; only W may be 0")
+    return forward, halved, weight
+
+
+def plan_job(path: Path, request: PlanRequest, console: Console, *, as_json: bool) -> None:
     """Raises: UserError if the job is wrong, or the workers are too few for any of its meshes."""
-    job = load_job(request.job, request.overrides)
+    job = load_job(path, request.overrides)
     ladder = ladder_of(job)
     picked, why = _picked(job, ladder, request.workers)
     table = list(rows(job, ladder))

@@ -84,3 +84,95 @@ def test_neither_torch_nor_ray_is_loaded_and_no_folder_is_made(tmp_path):
     )
     assert done.stdout.splitlines()[-1] == "loaded:"
     assert list(tmp_path.iterdir()) == []
+
+
+ZB_H1 = """\
+rank 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5
+rank 1 .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 I4 W3 I5 W4 W5
+rank 2 .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 I5 W3 W4 W5
+rank 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
+F forward, I its half for the input, W its half for the weights, = going on, . idle
+idle: 3 of 21 units of time, 14.3% of all ranks' time
+in flight: 4 at the most, each the activations of a pass
+microbatches of a replica: any number for zb-h1
+"""
+
+
+def drawn(capsys, *arguments):
+    assert main(["plan", "--schedule", *arguments]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    return out
+
+
+def test_a_schedule_is_drawn_with_what_it_idles_and_keeps(capsys):
+    assert drawn(capsys, "zb-h1", "--pp", "4", "--microbatches", "6") == ZB_H1
+
+
+def test_four_ranks_with_eight_microbatches_are_drawn_unless_something_else_is_asked(capsys):
+    for name in ("gpipe", "1f1b"):
+        text = drawn(capsys, name, "--costs", "1,1,0")
+        assert "idle: 6 of 22 units of time, 27.3% of all ranks' time" in text
+    assert "in flight: 4, 3, 2, 1 at the most" in text
+    assert text.splitlines()[3].startswith("rank 3 .. .. .. F0 B0 F1 B1")
+    assert "idle: 9 of 33 units" in drawn(capsys, "1f1b")
+
+
+def test_stages_of_a_rank_are_told_apart_and_bands_fit_the_width(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = drawn(capsys, "interleaved", "--pp", "2", "--microbatches", "2", "--virtual-stages", "3")
+    rows = text.splitlines()
+    assert max(len(row) for row in rows[:5]) <= 60
+    assert rows[2] == ""
+    assert rows[0].split()[:9] == ["rank", "0", "F0a", "F1a", "F0b", "F1b", "F0c", "F1c", "..."]
+    assert "a to c the stages of a rank" in text
+    assert "activations of a pass through 1/3 of a rank's layers" in text
+    assert "microbatches of a replica: multiples of 2 for interleaved" in text
+
+
+def test_where_a_schedule_is_not_legal_the_plain_one_is_drawn_and_the_reason_said(capsys):
+    first, *rest = drawn(capsys, "dualpipe-v", "--microbatches", "6").splitlines()
+    assert first.startswith("1f1b instead of dualpipe-v: a pipeline of 8 stages needs as many")
+    assert rest[-2:] == [
+        "microbatches of a replica: 8 or more for dualpipe-v",
+        "microbatches of a replica: any number for 1f1b",
+    ]
+    assert "one rank has nobody to wait for" in drawn(capsys, "gpipe", "--pp", "1")
+
+
+def test_what_nothing_trains_by_says_so_and_how_many_versions_it_keeps(capsys):
+    rows = drawn(capsys, "2bw", "--microbatches", "16", "--costs", "1,1,0").splitlines()
+    assert "idle: 6 of 38 units of time, 15.8% of all ranks' time" in rows
+    assert rows[-2:] == [
+        "weights: 2 at the most, each a version",
+        "a plan only: nothing trains by it yet",
+    ]
+    assert "weights: 4, 3, 2, 1 at the most" in drawn(capsys, "pipedream")
+
+
+def test_a_program_gets_every_operation_with_its_times(capsys):
+    found = json.loads(drawn(capsys, "1f1b", "--pp", "2", "--microbatches", "3", "--json"))
+    assert (found["schedule"], found["reason"], found["bubble"]) == ("1f1b", None, 0.25)
+    assert [rank["idle"] for rank in found["ranks"]] == [3, 3]
+    assert [rank["in_flight"] for rank in found["ranks"]] == [2, 1]
+    first = found["ranks"][1]["operations"][1]
+    assert (first["start"], first["end"]) == (1, 2)
+    assert first["operation"].startswith("Forward(microbatch=0, stage=1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "there is nothing to plan; name a job file, or a --schedule to draw"),
+        (["--pp", "4"], "--pp is for a schedule; add --schedule NAME"),
+        ([TINY, "--schedule", "1f1b"], "draws a pipeline of its own; leave out JOB"),
+        (["--schedule", "1f1b", "--workers", "2"], "draws a pipeline of its own; leave out --wor"),
+        (["--schedule", "afab"], "--schedule afab is unknown; use one of gpipe, 1f1b, interleav"),
+        (["--schedule", "1f1b", "--virtual-stages", "2"], "is for interleaved, not for 1f1b"),
+        (["--schedule", "1f1b", "--costs", "1,x"], "--costs 1,x is not understood; use three wh"),
+        (["--schedule", "1f1b", "--costs", "0,1,1"], "--costs 0,1,1 leaves no time for a pass; o"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(capsys, arguments, text):
+    assert main(["plan", *arguments]) == 2
+    assert text in capsys.readouterr().err

@@ -44,13 +44,15 @@ class Published:
 
     `order` and `in_flight` are given a pipeline, a position in it and a number of slots: what a
     rank computes, and of how many passes it has activations at the most. `lacks` says what is
-    wrong with so many ranks and microbatches, or nothing. `chunks` is the number of stages of a
+    wrong with so many ranks and microbatches, or nothing, `legal_for` which numbers of microbatches
+    of a replica are legal for so many ranks. `chunks` is the number of stages of a
     rank, None for what the user wants, from 2 on.
     """
 
     order: Callable[[Pipeline, int, int], Order]
     in_flight: Callable[[Pipeline, int, int], int]
     lacks: Callable[[int, int], str] = lambda _, __: ""
+    legal_for: Callable[[int], str] = lambda _: "any number"
     chunks: int | None = 1
     folded: bool = False
 
@@ -62,6 +64,7 @@ PUBLISHED: Mapping[str, Published] = {
         order=interleaved,
         in_flight=interleaved_in_flight,
         lacks=interleaved_lacks,
+        legal_for=lambda ranks: f"multiples of {ranks}",
         chunks=None,
     ),
     "zb-h1": Published(order=zb_h1, in_flight=zb_h1_in_flight),
@@ -69,6 +72,7 @@ PUBLISHED: Mapping[str, Published] = {
         order=dualpipe_v,
         in_flight=dualpipe_v_in_flight,
         lacks=dualpipe_v_lacks,
+        legal_for=lambda ranks: f"{2 * ranks} or more",
         chunks=2,
         folded=True,
     ),
