@@ -6,10 +6,8 @@ started by itself: slower, the same otherwise, and said once in the agent's log.
 
 import logging
 import os
-import pickle
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -25,27 +23,11 @@ from remesh.actors.agent.fork_words import (
     heard_word,
     say,
 )
+from remesh.actors.agent.warm_start import Started, start
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import AnySeat
-from remesh.actors.orders import RunSpec
 
 MOST_FAILURES = 3  # one after the other, before it could fork
-_WARM = "remesh.actors.agent.warm_process"
-
-# Set before torch, numpy and pyarrow are loaded: none of them begins a thread by itself, and NCCL
-# kills no process on its own (facts of the libraries). Each rank sets its own number of threads.
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
-    "TORCH_NCCL_PROPAGATE_ERROR": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +50,17 @@ ForkNews = Born | Unborn | Ended
 
 
 class Forker:
-    """For one thread. `fileno` is readable when there is news; it may be another one later."""
+    """For one thread. `line` is readable when there is news; it may be another one later.
 
-    def __init__(self, spec: RunSpec, environment: Mapping[str, str]) -> None:
-        self._spec = pickle.dumps(spec)
-        self._environment = {**environment, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+    `spec` is the run's RunSpec, pickled. A warm process may be under way already: the `first`.
+    """
+
+    def __init__(
+        self, spec: bytes, environment: Mapping[str, str], first: Started | None = None
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._first = first
         self._warm: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._is_warm = False
@@ -93,9 +81,9 @@ class Forker:
 
     def start(self, living: Iterable[int] = ()) -> None:
         """Begin to warm up; the processes that are there already end with the agent too."""
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        started, self._first = self._first or start(self._spec, self._environment), None
+        self._warm, self._line = started.process, started.line
         self._line.setblocking(False)
-        self._warm = self._begin(theirs)
         for descriptor in living:
             self._unsent.append((TakeCare(), os.dup(descriptor)))
 
@@ -191,22 +179,9 @@ class Forker:
         return unborn
 
     def _begin_alone(self, number: int, seat: AnySeat, end: socket.socket) -> Born:
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with line:
-            started = self._begin(theirs, "alone")
-            self._lone[started.pid] = started
+        started = start(self._spec, self._environment, "alone")
+        pid = started.process.pid
+        with started.line as line:
+            self._lone[pid] = started.process
             say(line, ForkSeat(number=number, seat=seat), end.fileno())
-        descriptor = os.pidfd_open(started.pid)
-        return Born(number=number, pid=started.pid, descriptor=descriptor)
-
-    def _begin(self, line: socket.socket, *how: str) -> "subprocess.Popen[bytes]":
-        with line, os.fdopen(os.memfd_create("spec"), "r+b") as spec:
-            spec.write(self._spec)
-            spec.seek(0)
-            numbers = (line.fileno(), spec.fileno())
-            return subprocess.Popen(
-                [sys.executable, "-m", _WARM, *map(str, numbers), *how],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=numbers,
-            )
+        return Born(number=number, pid=pid, descriptor=os.pidfd_open(pid))

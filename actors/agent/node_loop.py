@@ -68,7 +68,9 @@ class NodePlace:
 class NodeLoop:
     """`take` and `end` may be called by any thread, `run` by one, once."""
 
-    def __init__(self, spec: RunSpec, place: NodePlace, incarnation: int, hear: Hear) -> None:
+    def __init__(
+        self, spec: RunSpec, place: NodePlace, incarnation: int, hear: Hear, forker: Forker
+    ) -> None:
         self._spec = spec
         self._place = place
         self._hear = hear
@@ -77,9 +79,7 @@ class NodeLoop:
         self._orders: queue.SimpleQueue[NodeOrders] = queue.SimpleQueue()
         self._outbox = Outbox(place.node, place.agent)
         self._outbox.obeys(incarnation)
-        self.household = Household(
-            Forker(spec, os.environ), Places(place.devices), self._selector, self._outbox.put
-        )
+        self.household = Household(forker, Places(place.devices), self._selector, self._outbox.put)
         self._look_s = self._timers.silent_s / 5
         self._own = OwnTime(self._look_s)
         self._free = FreeTime()
@@ -159,6 +159,8 @@ class NodeLoop:
                     one.stamps = stamps
 
     def _talk(self, now_s: float) -> None:
+        if not self._outbox.incarnation:  # nobody has asked for it yet
+            return
         if self._pending is not None and self._pending.done():
             self._take_answer(self._pending)
             self._pending = None

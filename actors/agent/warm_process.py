@@ -1,7 +1,7 @@
 """The process that an agent forks its ranks and its vault from: all is imported, nothing is begun.
 
-The agent starts it as `python -m remesh.actors.agent.warm_process LINE SPEC`, two descriptors: a
-socket on which it is asked, and a file that holds the run's RunSpec. It has one thread, and looks
+The agent starts it as warm_start.py says, with two descriptors: a socket on which it is asked, and
+a file that holds the run's RunSpec. It has one thread, and looks
 before each fork: a thread that a library started would not be in the child, but the locks that it
 held would. It makes no call to a device, computes nothing, and knows nothing of Ray. What a child's
 own business is, its device, log, threads and stamps, begins in the child. With `alone` as a third
@@ -52,6 +52,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()  # what is here already is never looked at again, and so stays shared
+    gc.enable()
     if sys.argv[3:] == ["alone"]:
         word, (end,) = heard_word(line)
         line.close()
@@ -159,7 +160,3 @@ def others() -> tuple[str, ...]:
             if task.name != me:
                 found.append((task / "comm").read_text().strip())
     return tuple(found)
-
-
-if __name__ == "__main__":
-    main()

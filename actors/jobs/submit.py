@@ -75,6 +75,9 @@ def start_run(
         generation = control.last_generation + 1
         folder.stand_on(goes_on.step, generation=generation, start=spec.start)
         controller = start_controller(spec, control)
+        from remesh.actors.jobs.early_agents import begin_agents  # noqa: PLC0415 - loads ray
+
+        begin_agents(spec, control, nodes())
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
 
 

@@ -1,10 +1,14 @@
 """Agents as actors of Ray: started, found again, spoken to. Nothing here waits but `found`.
 
+Some are begun before the controller is there, so that both load at the same time: it finds them by
+name as it asks for one. Those that it never asks for end by themselves, with the lease.
+
 They are detached and named, so that they outlive their controller for the length of their lease,
 pinned to their node by its id, and hold the processors of its ranks. Ray never restarts one, which
 would hide its loss. A name is used once: one that ends may hold its own for a moment longer.
 """
 
+import pickle
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -24,6 +28,7 @@ from remesh.actors.orders import NAMESPACE, RunSpec
 CONTROL = "control"
 ASKED = "asked"  # by users, which holds up no order
 AGENT = "-agent-"  # in the names of actors
+EARLY = "0.1"  # the age of one that was begun before there was a controller
 
 
 class RayAgent:
@@ -67,24 +72,37 @@ class RayAgents:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
+        self._pickled = pickle.dumps(spec)
         self._started = 0
+        self._not_early: set[str] = set()
+
+    def begin_early(self, node: str, room: Room) -> None:
+        """One that waits for a controller to ask for it."""
+        self._create(node, room, EARLY)
 
     def start(self, node: str, room: Room) -> RayAgent:
         """It holds the processors of as many ranks as the run may have there."""
+        if node not in self._not_early:
+            self._not_early.add(node)
+            with suppress(ValueError):  # none was begun, or it has ended
+                return _found(ray.get_actor(f"{self._prefix}{node}-{EARLY}", NAMESPACE))
         self._started += 1
-        incarnation = self._spec.incarnation
+        return self._create(node, room, f"{self._spec.incarnation}.{self._started}")
+
+    def _create(self, node: str, room: Room, age: str) -> RayAgent:
+        incarnation = int(age.partition(".")[0])
         wanted = self._spec.max_members + self._spec.job.elastic.spares
         actor = (
             ray.remote(concurrency_groups={CONTROL: 1, LIFE: LIFE_THREADS, ASKED: 1})(Agent)
             .options(
-                name=f"{self._prefix}{node}-{incarnation}.{self._started}",
+                name=f"{self._prefix}{node}-{age}",
                 namespace=NAMESPACE,
                 lifetime="detached",
                 max_restarts=0,
                 num_cpus=min(room.slots, wanted),
                 scheduling_strategy=NodeAffinitySchedulingStrategy(room.node_id, soft=False),
             )
-            .remote(self._spec, node, incarnation)
+            .remote(self._spec.run, node, incarnation, self._pickled)
         )
         return RayAgent(actor, actor.live.remote())
 
@@ -102,14 +120,16 @@ class RayAgents:
         for node, own in names.items():
             for name in sorted(own, key=_age):
                 with suppress(ValueError):  # gone by now
-                    actor = ray.get_actor(name, NAMESPACE)
-                    life = actor.outlive.options(concurrency_group=LIFE).remote()
-                    found[node].append(RayAgent(actor, life))
+                    found[node].append(_found(ray.get_actor(name, NAMESPACE)))
         return dict(found)
 
     @property
     def _prefix(self) -> str:
         return f"remesh-{self._spec.run}{AGENT}"
+
+
+def _found(actor: Any) -> RayAgent:
+    return RayAgent(actor, actor.outlive.options(concurrency_group=LIFE).remote())
 
 
 def _age(name: str) -> tuple[int, ...]:

@@ -258,11 +258,10 @@ class Watch:
     def look_at_nodes(self) -> None:
         """Raises: what Ray raises."""
         for entry in self._cluster.nodes():
-            name = _name(entry)
             if not entry["Alive"]:
-                self._is_gone(name)
+                self._is_gone(_name(entry))
             elif room := self._offers.room(entry):
-                self._is_there(_joined(name, entry, room), room)
+                self._is_there(joined(entry, room), room)
         self._look_at_drains()
 
     def _is_there(self, joined: NodeJoined, room: Room) -> None:
@@ -303,9 +302,10 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{entry['NodeManagerAddress']}-{entry['NodeID'][:6]}"
 
 
-def _joined(name: str, entry: Mapping[str, Any], room: Room) -> NodeJoined:
+def joined(entry: Mapping[str, Any], room: Room) -> NodeJoined:
+    """The news of a node, as Ray lists it."""
     return NodeJoined(
-        node=name,
+        node=_name(entry),
         slots=room.slots,
         domain=domain_of(entry.get("Labels") or {}),
         head=HEAD in entry["Resources"],

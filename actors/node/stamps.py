@@ -15,8 +15,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-
 from remesh.actors.node.private_files import make_folder, open_file, opened
 from remesh.actors.node.processes import Process, kill_same, look
 
@@ -52,7 +50,7 @@ class Stamps:
 
     def __init__(self, worker: str, memory: mmap.mmap) -> None:
         self.worker = worker
-        self._words = np.frombuffer(memory, dtype=np.int64)
+        self._words = memoryview(memory).cast("q")
 
     @classmethod
     def create(cls, folder: Path, worker: str, pid: int, *, incarnation: int = 0) -> Self:
@@ -102,7 +100,7 @@ class Stamps:
         return living
 
     def __getitem__(self, field: Field) -> int:
-        return int(self._words[field])
+        return self._words[field]
 
     def __setitem__(self, field: Field, value: int) -> None:
         self._words[field] = value

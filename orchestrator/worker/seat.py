@@ -166,8 +166,9 @@ class Seat:
         return []
 
     def _on_asked_to_save(self, word: heard.AskedToSave) -> list[Duty]:
+        """A mesh that came to nothing since changes nothing of what is held from one before it."""
         save = (word.generation, word.step, True)
-        if word.generation < self.generation or save in self.writing:
+        if word.generation < self.held_in or save in self.writing:
             return []
         if self.stance is not Stance.PARKED or self.at_step != word.step:
             has = "none" if self.at_step is None else f"that at step {self.at_step}"

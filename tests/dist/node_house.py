@@ -1,6 +1,8 @@
 """A node's agent without Ray: its one thread over real processes, and a controller that answers."""
 
 import json
+import os
+import pickle
 import secrets
 import shutil
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 
 from waiting import soon
 
+from remesh.actors.agent.forker import Forker
 from remesh.actors.agent.node_loop import NodeLoop, NodePlace
 from remesh.actors.agent.words import EndRank, NodeAnswer, NodeOrders, StartRank, StartVault
 from remesh.actors.node.own_log import log_folder_of
@@ -74,7 +77,8 @@ class House:
         self.leased = True
         self.loses = 0
         place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
-        self.loop = NodeLoop(spec, place, spec.incarnation, self._hear)
+        forker = Forker(pickle.dumps(spec), os.environ)
+        self.loop = NodeLoop(spec, place, spec.incarnation, self._hear, forker)
         self.thread = threading.Thread(target=self._run, daemon=True)
         if start:
             self.thread.start()

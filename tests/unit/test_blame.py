@@ -142,21 +142,51 @@ def test_who_alone_does_not_come_is_suspected():
     assert drive.state.roster.nodes["b"].state == "leaving"
 
 
-def test_what_only_the_suspect_holds_is_given_up():
-    """A mesh that takes its state from there would break as well."""
-    drive = running(10, nodes=FOUR[:3], max_dp=3, zero_stage=3)
+def suspected(**options):
+    """b, whom the others cannot reach, holds a part of the state that they have not."""
+    drive = running(10, nodes=FOUR[:3], max_dp=3, zero_stage=3, **options)
     drive.save(10)
     drive.commit(10)
     drive.steps(14)
-    held_in = 1
-    for _ in range(4):
+    while drive.state.phase != "draining":
         drive.all(ev.GroupBroken, error="timed out", waited_for=(1,), workers=drive.members[:1])
-        drive.park(14, held_in=held_in, generation=drive.state.last_generation)
+        drive.park(14, held_in=1, generation=drive.state.last_generation)
         if drive.state.phase == "waiting":
             drive.tick()
+    return drive, of(cmd.SaveHeld, drive.commands)[-1]
+
+
+def test_what_only_the_suspect_holds_is_saved_before_the_run_does_without_it():
+    """A mesh that takes its state from there would break; seed 3040 went back to a checkpoint."""
+    drive, save = suspected()
+    assert len(save.workers) == 3
+    drive.save(14, generation=save.generation, workers=save.workers)
+    name = f"step-14.gen-{save.generation}"
+    drive.do(ev.CheckpointCommitted(generation=save.generation, step=14, name=name))
+    assert in_mesh(drive) == ["c", "head"]
+    assert drive.state.current.from_step == 14
+    assert drive.train(15).state.phase == "running"
+
+
+def test_where_storage_takes_nothing_it_is_given_up():
+    drive, save = suspected()
+    for worker in save.workers:
+        failed = {"generation": save.generation, "step": 14, "error": "No space left on device"}
+        drive.do(ev.SaveFailed(worker=worker, **failed))
+    assert drive.state.checkpoints.stalled
     assert in_mesh(drive) == ["c", "head"]
     assert drive.state.current.from_step == 10
-    assert drive.train(11).state.phase == "running"
+
+
+def test_what_the_others_hold_as_well_is_not_saved_for_that():
+    drive = running(10, nodes=FOUR[:3], max_dp=3)
+    while drive.state.roster.nodes["b"].state == "used":
+        drive.all(ev.GroupBroken, error="timed out", waited_for=(1,), workers=drive.members[:1])
+        drive.park(10, held_in=1, generation=drive.state.last_generation)
+        if drive.state.phase == "waiting":
+            drive.tick()
+    assert of(cmd.SaveHeld, drive.commands) == []
+    assert in_mesh(drive) == ["c", "head"]
 
 
 def test_the_run_does_without_nobody_if_the_others_are_too_few():

@@ -127,13 +127,12 @@ def test_a_fence_goes_once_to_each_node_and_names_its_own_workers(house):
 
 
 def test_a_worker_starts_with_a_vault_by_the_agent_of_its_node_and_a_form_goes_to_each(house):
-    house.orders.carry_out(cmd.StartWorker(worker="worker-9", node="b"))
     house.tell(ev.WorkerLost(worker="worker-3", cause="killed"))
     for worker in house.drive.members:
         parked = {"at_step": 10, "drained": False, "held_in": 1}
         house.tell(ev.WorkerParked(worker=worker, generation=1, **parked))
     assert house.post.started == ["b"]
-    assert house.post.sent[0]["b"][:2] == [StartVault(), StartRank(worker="worker-9")]
+    assert house.post.sent[0]["b"][-2:] == [StartVault(), StartRank(worker="worker-4")]
     (last,) = [turn for turn in house.post.sent if any(map(_forms, turn.values()))]
     forms = {node: next(filter(_is_form, orders)) for node, orders in last.items()}
     assert {node: len(form.ranks) for node, form in forms.items()} == {"head": 2, "b": 1}

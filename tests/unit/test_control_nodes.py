@@ -314,6 +314,14 @@ def test_a_second_worker_on_one_device_is_refused():
     assert end.reason == "was given device 0, which worker-0 has"
 
 
+def test_one_that_ends_before_it_was_ready_has_no_device_that_anybody_knows_of():
+    """Seed 11076: its place was free, it had another device, and who had this one was killed."""
+    drive = Drive(nodes=(("head", 2),), max_dp=2)
+    drive.do(ev.WorkerFrozen(worker="worker-0", silent_s=3.0))
+    drive.do(ev.WorkerReady(worker="worker-1", node="head", pid=1, device=0))
+    assert [end.worker for end in of(cmd.EndWorker, drive.commands)] == ["worker-0"]
+
+
 def test_a_replacement_takes_the_place_of_the_worker_that_it_replaces():
     drive = running(5, nodes=(("head", 2), ("b", 2)), max_dp=4)
     drive.lose(drive.members[1])

@@ -110,8 +110,12 @@ def test_what_could_harm_whoever_looks_at_it_is_an_error_of_one_line(encoded, te
     assert len(str(caught.value)) < 300
 
 
-# Between an agent and the processes of its node, over sockets that nobody else can reach.
-AMONG_PROCESSES_OF_OURS = {"link.py", "forker.py", "fork_words.py", "warm_process.py"}
+# Between an agent and the processes of its node, over sockets that nobody else can reach; and what
+# an agent itself is given by Ray, which pickles all of its words.
+AMONG_PROCESSES_OF_OURS = {"link.py", "fork_words.py", "warm_process.py"} | {
+    "owner.py",
+    "ray_agents.py",
+}
 
 
 def test_no_file_is_unpickled_anywhere():

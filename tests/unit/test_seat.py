@@ -287,7 +287,24 @@ def test_who_holds_another_step_or_trains_says_that_it_saves_nothing():
     [failed] = told(hear(one, asked))
     assert "no state at step 1 that stands still, but that at step 0" in failed.error
     hear(one, called(2))
-    assert hear(one, asked) == []  # of a generation that is over for good
+    assert [type(event) for event in told(hear(one, asked))] == [SaveFailed]
+
+
+def test_a_mesh_that_came_to_nothing_changes_nothing_of_what_is_held_and_saved():
+    """Seed 4090: a run that stopped lost it all, as the order to save it named the mesh before."""
+    one = training(seat())
+    hear(one, stepped(1), fenced(), cut_short(), closed(at_step=1))
+    hear(one, called(2), broken(2), closed(2, at_step=1))
+    asked = heard.AskedToSave(generation=1, step=1)
+    assert hear(one, asked) == [do.WriteHeld(generation=1, step=1)]
+
+
+def test_a_late_order_to_save_a_state_that_was_abandoned_saves_no_other_under_its_name():
+    one = training(seat())
+    hear(one, fenced(), cut_short(), closed(at_step=0), called(2), formed(2), restored(2, 0))
+    hear(one, stepped(1, 2), fenced(2), cut_short(2), closed(2, at_step=1))
+    assert hear(one, heard.AskedToSave(generation=1, step=1)) == []
+    assert hear(one, heard.AskedToSave(generation=2, step=1)) != []
 
 
 def test_the_end_of_another_generation_is_acknowledged_without_the_steps_of_this_one():

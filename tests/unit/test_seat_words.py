@@ -141,8 +141,10 @@ def test_only_a_parked_worker_says_that_it_is():
 
 
 def test_no_word_of_an_older_generation_changes_anything():
+    """But that it is to save what it holds from there."""
     for before, word, after, duties in steps_of_every_state(words(1)):
-        if before.generation == 2:
+        holds = isinstance(word, heard.AskedToSave) and before.held_in < 2
+        if before.generation == 2 and not holds:
             assert key(after) == key(before) or isinstance(word, ABOUT_WRITES)
             assert all(isinstance(duty, do.TellIt) for duty in duties), (before, word)
             assert all(isinstance(event, ABOUT_FILES) for event in told(duties))

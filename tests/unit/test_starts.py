@@ -103,15 +103,49 @@ def test_a_spare_on_another_node_stands_in_for_a_member():
     assert spares[new] == "head"
 
 
-def test_a_run_that_has_no_spare_left_starts_one_as_soon_as_the_mesh_has_its_state():
-    drive = running(10, nodes=(("head", 3), ("b", 3)), max_dp=4, spares=1)
-    drive.lose(drive.members[0])
-    commands = drive.park(10, held_in=1)
-    commands += drive.all(ev.WorkerFormed, form_s=0.01)
-    assert not of(cmd.StartWorker, commands), "it would take the processors from the recovery"
-    restored = drive.all(ev.WorkerRestored, at_step=10, restore_s=0.01)
-    assert len(of(cmd.StartWorker, restored)) == 1
+def started_on(commands):
+    return [start.node for start in of(cmd.StartWorker, commands)]
+
+
+def test_where_a_node_is_warm_a_dead_worker_is_replaced_at_once():
+    """It waited until the mesh had made a step again: 1 s of 1.1 s until it was ready."""
+    drive = running(10)
+    victim = drive.state.roster.workers[drive.members[-1]]
+    assert started_on(drive.lose(victim.name)) == [victim.node]
     drive.ready()
-    drive.lose(drive.members[0])
     drive.park(10, held_in=1)
-    assert len(drive.state.current.members) == 4, "a second death before a step finds a spare"
+    assert len(drive.state.current.members) == 4, "it is there before the others have parked"
+
+
+def recovering(**options):
+    """A node has died, and another has come, which is not warm."""
+    drive = running(10, nodes=(("head", 2), ("b", 2)), **options)
+    assert started_on(drive.do(ev.NodeLost(node="b", cause="gone"))) == []
+    return drive, drive.do(ev.NodeJoined(node="c", slots=4))
+
+
+def test_anywhere_else_it_waits_until_the_mesh_has_made_a_step():
+    drive, commands = recovering()
+    commands += drive.park(10, held_in=1)
+    commands += drive.all(ev.WorkerFormed, form_s=0.01)
+    commands += drive.all(ev.WorkerRestored, at_step=10, restore_s=0.01)
+    assert started_on(commands) == [], "it would take the processors from the recovery"
+    before = len(drive.commands)
+    drive.steps(11)
+    assert started_on(drive.commands[before:]) == ["c", "c"]
+
+
+def test_a_run_that_has_no_spare_left_starts_one_as_soon_as_the_mesh_has_its_state():
+    drive, commands = recovering(spares=1)
+    commands += drive.park(10, held_in=1)
+    commands += drive.all(ev.WorkerFormed, form_s=0.01)
+    assert started_on(commands) == [], "it would take the processors from the recovery"
+    restored = drive.all(ev.WorkerRestored, at_step=10, restore_s=0.01)
+    assert started_on(restored) == ["c", "c", "c"]
+
+
+def test_a_node_that_the_run_has_left_is_not_warm_any_more():
+    drive = running(10)
+    drive.do(ev.ScaleRequested(nodes=1))
+    assert drive.state.roster.nodes["head"].warm
+    assert not drive.state.roster.nodes["b"].warm

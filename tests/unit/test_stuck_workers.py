@@ -30,18 +30,47 @@ def test_who_is_behind_the_others_is_ended_and_no_other():
 
 def test_an_earlier_step_is_further_behind_than_an_earlier_operation():
     drive = running(10)
-    stuck(drive, "worker-0", step=11, operation=1)
+    for worker in ("worker-0", "worker-2", "worker-3"):
+        stuck(drive, worker, step=11, operation=1)
     stuck(drive, "worker-1", step=10, operation=9)
-    stuck(drive, "worker-2", step=11, operation=1)
     drive.tick()
     assert ended(drive) == ["worker-1"]
 
 
-def test_one_that_alone_tells_of_it_is_ended():
+def test_the_only_one_of_a_mesh_is_ended():
+    drive = running(10, nodes=(("head", 1),), max_dp=1)
+    stuck(drive, "worker-0")
+    drive.tick()
+    assert ended(drive) == ["worker-0"]
+
+
+def test_of_whom_nothing_is_told_is_waited_for_and_nobody_else_is_to_blame():
+    """Seed 10769: it waited for slow storage between two steps, and the other was killed."""
     drive = running(10)
-    stuck(drive, "worker-1")
+    saves, *others = drive.members
+    for worker in others:
+        stuck(drive, worker)
     drive.tick()
-    assert ended(drive) == ["worker-1"]
+    assert ended(drive) == []
+    assert drive.state.phase == "running"
+    stuck(drive, saves, operation=2)
+    drive.tick()
+    assert ended(drive) == [saves], "what the others have told is not forgotten"
+
+
+def test_those_who_wait_for_one_that_has_no_state_yet_are_not_to_blame():
+    """Seed 3794: it restored for long, and the one that waited in its first step was killed."""
+    drive = running(10)
+    drive.lose("worker-3")
+    drive.park(10, held_in=1)
+    drive.all(ev.WorkerFormed, form_s=0.1)
+    _, *others = drive.members
+    drive.all(ev.WorkerRestored, workers=others, at_step=10, restore_s=0.1)
+    for worker in others:
+        stuck(drive, worker)
+    drive.tick()
+    assert ended(drive) == []
+    assert drive.state.phase == "restoring"
 
 
 def test_where_all_stand_at_the_same_operation_nobody_is_ended_and_the_try_is_empty():
@@ -59,12 +88,14 @@ def test_where_all_stand_at_the_same_operation_nobody_is_ended_and_the_try_is_em
 def test_one_that_goes_on_is_forgotten_and_told_again_when_it_stands_still_again():
     """B134: a stall of 3 s, progress, and another one."""
     drive = running(10)
-    stuck(drive, "worker-1")
+    for worker, operation in (("worker-0", 7), ("worker-1", 6), ("worker-2", 7), ("worker-3", 7)):
+        stuck(drive, worker, operation=operation)
     drive.steps(12)
     drive.tick()
     assert ended(drive) == []
     assert drive.state.phase == "running"
-    stuck(drive, "worker-1", step=12)
+    for worker, operation in (("worker-0", 7), ("worker-1", 6), ("worker-2", 7), ("worker-3", 7)):
+        stuck(drive, worker, step=12, operation=operation)
     drive.tick()
     assert ended(drive) == ["worker-1"]
 

@@ -1,6 +1,6 @@
 """What the controller does when nodes, workers and vaults come and go."""
 
-from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
     give_up,
@@ -66,16 +66,22 @@ def on_worker_ready(turn: Turn, event: WorkerReady) -> None:
         return
     worker.pid, worker.device = event.pid, event.device
     device = state.roster.device(worker)
-    others = (w for w in state.roster.on(worker.node) if w.state is not WorkerState.STARTING)
+    others = (w for w in state.roster.on(worker.node) if w is not worker and _has_one(w))
     if other := next((w for w in others if state.roster.device(w) == device), None):
         give_up(turn, worker, f"was given device {device.index}, which {other.name} has")
         return
     state.roster.move(worker, WorkerState.IDLE)
     state.deadlines.forget(worker.name)
-    state.roster.nodes[worker.node].late_starts = 0
+    node = state.roster.nodes[worker.node]
+    node.late_starts, node.warm = 0, True
     state.start_trouble = ""
     state.last_ready_s = turn.now_s
     form_or_grow(turn)
+
+
+def _has_one(worker: Worker) -> bool:
+    """Whether it was given a device, as far as it has said: its place is a guess before that."""
+    return worker.pid > 0 or worker.state not in (WorkerState.STARTING, WorkerState.ENDING)
 
 
 def on_worker_lost(turn: Turn, event: WorkerLost) -> None:

@@ -10,9 +10,9 @@ knowledge.
 from typing import assert_never
 
 from remesh.orchestrator.control.handlers.nodes import keep_out_again
-from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.carrying import take_up
 from remesh.orchestrator.control.memory.membership import NodeState, WorkerState
+from remesh.orchestrator.control.moves.asking_commits import commit_complete
 from remesh.orchestrator.control.moves.limits import limit_s
 from remesh.orchestrator.control.moves.next_mesh import ask_to_form, ask_vaults, waiting_reason
 from remesh.orchestrator.control.moves.parting import ask_to_save_held

@@ -2,44 +2,31 @@
 
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
+from remesh.orchestrator.control.moves.asking_commits import await_commits, commit_complete
 from remesh.orchestrator.control.moves.limits import go_on, writes
 from remesh.orchestrator.control.moves.transitions import (
     awaits_commit,
+    awaits_files,
     note_files,
     settle_if_parked,
 )
 from remesh.orchestrator.control.moves.turn import Turn
-from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import (
     CheckpointCommitted,
     CommitFailed,
     FilesSaved,
     SaveFailed,
 )
-from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import CheckpointState
 
 
 def on_files_saved(turn: Turn, event: FilesSaved) -> None:
+    """An older file of who is waited for is a sign as well: it writes one after the other."""
     news = turn.state.checkpoints.add_files(event)
     commit_complete(turn, event.generation)
-    if news:
+    if news or awaits_files(turn, event.worker):
         note_files(turn)
-
-
-def commit_complete(turn: Turn, generation: int) -> None:
-    """Asks for the commit of the next save whose files and records are all there."""
-    state = turn.state
-    if state.phase in ENDED:
-        return
-    last = state.phase is Phase.DRAINING
-    found = state.checkpoints.complete(generation, state.heard_step(generation), last=last)
-    if found is not None:
-        step, save = found
-        files = tuple(sorted(save.files, key=lambda file: file.name))
-        save.due_s = turn.now_s + turn.timers.commit_s
-        _await_commits(turn)
-        turn.do(Commit(generation=generation, step=step, files=files))
 
 
 def do_without_late_commits(turn: Turn) -> None:
@@ -47,11 +34,10 @@ def do_without_late_commits(turn: Turn) -> None:
     why = f"its commit has not answered for {turn.timers.commit_s:.0f} s"
     checkpoints = turn.state.checkpoints
     for key in checkpoints.note_late(turn.now_s, why):
-        again = awaits_commit(turn, key) and checkpoints.ask_once_more(key)
-        more = "; it is asked for once more" if again else ""
-        turn.say(f"the checkpoint at step {key[1]} is not saved so far: {why}{more}")
+        if not awaits_commit(turn, key):
+            turn.say(f"the checkpoint at step {key[1]} is not saved so far: {why}")
         commit_complete(turn, key[0])
-    _await_commits(turn)
+    await_commits(turn)
     if writes(turn):
         go_on(turn)  # what is saved last has waited for this one
     settle_if_parked(turn)
@@ -59,7 +45,7 @@ def do_without_late_commits(turn: Turn) -> None:
 
 def on_committed(turn: Turn, event: CheckpointCommitted) -> None:
     news = turn.state.checkpoints.committed(CheckpointState(step=event.step, name=event.name))
-    _await_commits(turn)
+    await_commits(turn)
     if news:
         turn.say(f"checkpoint at step {event.step} is committed: {event.name}")
         settle_if_parked(turn)
@@ -80,15 +66,9 @@ def on_commit_failed(turn: Turn, event: CommitFailed) -> None:
         turn.end(Phase.FAILED, event.error)
         return
     turn.state.checkpoints.fail(event.generation, event.step, event.error)
-    _await_commits(turn)
+    await_commits(turn)
     _without_checkpoint(turn, event, event.error)
     commit_complete(turn, event.generation)
-
-
-def _await_commits(turn: Turn) -> None:
-    state = turn.state
-    if state.phase not in ENDED:
-        state.deadlines.commit_s = state.checkpoints.next_due_s()
 
 
 def _without_checkpoint(turn: Turn, event: SaveFailed | CommitFailed, error: str) -> None:

@@ -1,10 +1,13 @@
 """Workers that live and beat and make no progress: who of them holds up the others.
 
 In a mesh one that hangs stops all: each tells where it stands, and the one that hangs is behind the
-others, who wait for it in an operation that it has not come to. So they are heard for a moment, and
-who stands at the lowest (step, operation) is ended as a frozen one is. Where all stand at the same
-operation it is none of them, as far as anybody can see: the mesh is left, and counts as a try that
-came to nothing. What lost: a limit in seconds for a step, which has to be longer than the longest.
+others, who wait for it in an operation that it has not come to. So all are heard, and who stands at
+the lowest (step, operation) is ended as a frozen one is. Where all stand at the same operation it
+is none of them, as far as anybody can see: the mesh is left, and counts as a try that came to
+nothing. Of whom nothing is told is between two steps, where it waits for data or storage, or has no
+state yet: then the others wait for it, and for how long it may is a limit of its own. What lost: a
+limit in seconds for a step, which has to be longer than the longest; and to end the lowest of those
+that had told, which killed the one that waited for another's slow storage.
 """
 
 from remesh.orchestrator.control.memory.generations import Generation
@@ -28,13 +31,13 @@ def on_worker_stuck(turn: Turn, event: WorkerStuck) -> None:
 
 
 def judge_stuck(turn: Turn) -> None:
-    """Whoever stands still has told of it: ends those who are behind, or leaves the mesh."""
+    """Once all that stand still have told of it: ends those who are behind, or leaves the mesh."""
     state, life = turn.state, turn.state.current
     state.deadlines.judge_s = None
-    told = _still_there(life)
-    life.stuck.clear()
-    if not told or state.phase not in _IN_A_MESH:
+    life.stuck = told = _still_there(life)
+    if not told or told.keys() != life.unparked or state.phase not in _IN_A_MESH:
         return
+    life.stuck = {}
     lowest = min(told.values())
     behind = sorted(name for name, at in told.items() if at == lowest)
     where = f"before operation {lowest[1]} of step {lowest[0] + 1}"

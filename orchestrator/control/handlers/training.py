@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from remesh.orchestrator.control.handlers.amending import leave_for_changes
 from remesh.orchestrator.control.handlers.nodes import do_without_leavers
 from remesh.orchestrator.control.handlers.replanning import climb
-from remesh.orchestrator.control.handlers.saving import commit_complete
 from remesh.orchestrator.control.memory.generations import Generation
 from remesh.orchestrator.control.memory.membership import WorkerState
+from remesh.orchestrator.control.moves.asking_commits import commit_complete
 from remesh.orchestrator.control.moves.blaming import after_first_step, note_complaint
 from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.staffing import form_or_grow

@@ -19,9 +19,9 @@ MAX_SAVES = 4  # in the making at a time: files of older ones are waited for no 
 class Save:
     """A checkpoint in the making: the writers that have not reported, the files of the others.
 
-    `asked` for its commit, which has to come by `due_s`, or `again`, where a mesh waits for it.
-    `failure` is why it comes to nothing; it may come all the same if it is only `late`. `refused`
-    are the writers that could not write.
+    `asked` for its commit, which has to come by `due_s`. Where a mesh waits for it, it is asked for
+    `again` if none came, and `retried` if it was refused. `failure` is why it comes to nothing; it
+    may come all the same if it is only `late`. `refused` are the writers that could not write.
     """
 
     waiting: set[str]
@@ -32,6 +32,7 @@ class Save:
     refused: set[str] = field(default_factory=set)
     late: bool = False
     again: bool = False
+    retried: bool = False
 
     @property
     def is_under_way(self) -> bool:
@@ -150,11 +151,14 @@ class Checkpoints:
             save.due_s = max(save.due_s + by_s, not_before_s)
 
     def ask_once_more(self, key: tuple[int, int]) -> bool:
-        """A commit that did not answer may be asked for again, which puts nothing twice."""
+        """A commit that has failed may be asked for again, once after it gave no answer and once
+        after it was refused: that puts nothing twice.
+        """
         save = self.saves[key]
-        if save.again:
+        if not save.asked or (save.again if save.late else save.retried):
             return False
-        save.again, save.asked, save.failure, save.late = True, False, "", False
+        save.again, save.retried = save.again or save.late, save.retried or not save.late
+        save.asked, save.failure, save.late = False, "", False
         return True
 
     def note_silent(self, key: tuple[int, int]) -> list[str]:

@@ -37,7 +37,8 @@ class Node:
 
     `returns`: a leaving node becomes a spare. `until_s` is the moment at which a quarantine ends,
     or a leaving node is gone, if that is known. Slots from `next_slot` on were never taken, those
-    of `free_slots` (a heap) were left.
+    of `free_slots` (a heap) were left. `warm`: a worker became ready here since it is used, so the
+    next one is there in a moment.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Node:
     num_ready: int = 0
     num_starting: int = 0
     late_starts: int = 0
+    warm: bool = False
     hurt_in: int = 0
     next_slot: int = 0
     free_slots: list[int] = field(default_factory=list)

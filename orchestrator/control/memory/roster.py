@@ -98,7 +98,7 @@ class Roster:
 
     def turn_node(self, node: Node, state: NodeState) -> None:
         self._count(node, -1)
-        node.state = state
+        node.state, node.warm = state, node.warm and state is NodeState.USED
         self._count(node, 1)
 
     def remove_node(self, name: str) -> list[Worker]:

@@ -70,6 +70,27 @@ def save_last_step(turn: Turn) -> bool:
     return True
 
 
+def save_for_suspects(turn: Turn) -> bool:
+    """Whether parked workers write now what would be lost, as the next mesh does without some.
+
+    What lost: to go back to an older checkpoint, or to take those on trial for one mesh more, which
+    breaks with them. Storage that took nothing the last time is not waited for again.
+    """
+    state = turn.state
+    if not state.suspicions.on_trial or state.checkpoints.stalled:
+        return False
+    found = _within_reach(turn)
+    idle = states_held(state, state.roster.in_state(WorkerState.IDLE))
+    slots = state.vaults.slots(state.lineage, state.heard_step)
+    kept = newest_key(parts_of(idle.values()), parts_of((s.step, s.held) for s in slots))
+    kept_step = max(state.checkpoints.newest_step or 0, 0 if kept is None else kept[0])
+    if found.live_step <= kept_step:
+        return False
+    state.current.explained = True  # nobody else is suspected if this comes to nothing
+    _save_held(turn, found)
+    return True
+
+
 def others_save(turn: Turn, save: Save) -> bool:
     """Whether what some could not write is written by others now, who hold it as well.
 

@@ -29,23 +29,33 @@ def refill(turn: Turn) -> None:
 
     And on more nodes than these take, where a mesh may not be without them.
 
-    A start takes its share of the processors: it waits until the mesh, if there is one, has made a
-    step again, or, where a run that wants spares has none left, until it has its state back.
+    Where a node is warm a start is a fork, which nobody feels: it comes at once. Anywhere else it
+    takes its share of the processors: it waits until the mesh, if there is one, has made a step
+    again, or, where a run that wants spares has none left, until it has its state back.
     """
     state, roster = turn.state, turn.state.roster
-    if not state.started or state.phase not in (Phase.WAITING, Phase.RUNNING, Phase.DRAINING):
+    if not state.started or state.phase in ENDED:
         return
     if state.parting is not None and state.phase is not Phase.WAITING:
         return
-    short = turn.options.spares > 0 and not roster.num_idle
-    if state.phase is Phase.RUNNING and not state.current.has_steps and not short:
-        return
     flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
     places = roster.places(flight.most_workers, flight.unit, turn.options.spares)
+    recovers = _recovers(turn)
     for node in places + roster.unmanned(turn.options.min_nodes, places):
+        if recovers and not roster.nodes[node].warm:
+            continue
         worker = roster.start(node)
         state.deadlines.starting[worker.name] = turn.now_s + _start_s(turn, node)
         turn.do(StartWorker(worker=worker.name, node=node))
+
+
+def _recovers(turn: Turn) -> bool:
+    """Whether the processors are wanted for a mesh that ends, or comes to be."""
+    state = turn.state
+    if state.phase is not Phase.RUNNING:
+        return state.phase not in (Phase.WAITING, Phase.DRAINING)
+    short = turn.options.spares > 0 and not state.roster.num_idle
+    return not state.current.has_steps and not short
 
 
 def _start_s(turn: Turn, node: str) -> float:
@@ -167,8 +177,8 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     elif any(worker.state is WorkerState.STARTING for worker in lost):
         state.start_trouble = text
         state.budget.count(text, state.step)
-    elif any(worker.state is WorkerState.IDLE for worker in lost):
-        _count_idle(turn, lost, text)
+    elif any(worker.state in (WorkerState.IDLE, WorkerState.LEAVING) for worker in lost):
+        _count_parked(turn, lost, text)
     if over_budget(turn):
         return
     if needed:
@@ -189,8 +199,14 @@ def _is_needed(turn: Turn, worker: Worker) -> bool:
         return False
     current = state.current
     draining = state.phase is Phase.DRAINING and not current.saving
-    kept = draining and worker.held is not None and worker.held[0] == current.generation
+    kept = draining and _holds(turn, worker)
     return kept or worker.name in current.unparked or awaits_files(turn, worker.name)
+
+
+def _holds(turn: Turn, worker: Worker) -> bool:
+    """Whether it has parked with its part of the newest state."""
+    held = worker.held
+    return held is not None and held[0] == turn.state.current.generation
 
 
 def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | None) -> None:
@@ -204,15 +220,18 @@ def _note_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | Non
         turn.state.current.drop(worker.name)
 
 
-def _count_idle(turn: Turn, lost: list[Worker], text: str) -> None:
+def _count_parked(turn: Turn, lost: list[Worker], text: str) -> None:
     """Of those that wait for the next mesh: one that dies each time must not go on for ever.
 
-    The death of a spare beside a mesh costs nothing.
+    The death of a spare beside a mesh costs nothing, that of one with a part of the state steps.
     """
-    if turn.state.fault is not None:
-        _count_loss(turn, turn.state.fault, lost, text)
-    elif turn.state.phase is Phase.WAITING:
-        turn.state.budget.count(text, turn.state.step)
+    state = turn.state
+    if state.fault is not None:
+        _count_loss(turn, state.fault, lost, text)
+    elif state.phase is Phase.WAITING and any(_holds(turn, worker) for worker in lost):
+        _count_loss(turn, note_sign(turn, text), lost, text)
+    elif state.phase is Phase.WAITING:
+        state.budget.count(text, state.step)
 
 
 def _count_loss(turn: Turn, fault: Fault, lost: list[Worker], text: str) -> None:

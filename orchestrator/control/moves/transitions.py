@@ -5,6 +5,7 @@ from dataclasses import replace
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import Parting
+from remesh.orchestrator.control.moves.asking_commits import commit_once_more
 from remesh.orchestrator.control.moves.blaming import after_empty_try
 from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.next_mesh import (
@@ -16,6 +17,7 @@ from remesh.orchestrator.control.moves.parting import (
     end_parted,
     others_save,
     save_and_end,
+    save_for_suspects,
     save_last_step,
     saving_of,
 )
@@ -205,7 +207,9 @@ def _settle_saving(turn: Turn) -> None:
             form_or_wait(turn)
         return
     save = state.checkpoints.saves.get(key)
-    if save is not None and save.failure and not others_save(turn, save):
+    if save is None or not save.failure or others_save(turn, save):
+        return
+    if not commit_once_more(turn, key):
         give_up_save(turn, save.failure, user_error=not save.late)
 
 
@@ -224,7 +228,7 @@ def _settle_fenced(turn: Turn) -> None:
     pause_s = 0.0
     if not fault.losses and (state.current.stalled or not state.current.has_steps):
         pause_s = after_empty_try(turn, fault.cause)
-    if over_budget(turn) or save_last_step(turn):
+    if over_budget(turn) or save_last_step(turn) or save_for_suspects(turn):
         return
     if pause_s:
         _pause(turn, pause_s, fault.cause)

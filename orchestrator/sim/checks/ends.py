@@ -21,6 +21,7 @@ from remesh.parallel.plan.cut import Held
 
 CRAWLING = 100.0
 NO_ANSWER = "has not answered"  # of a commit
+FULL = "disk is full"  # likewise; refused for anything else, it is asked for again
 MARGIN_S = 4.0  # before the moment by which a run has to be over
 
 
@@ -41,8 +42,10 @@ class Ends:
                 self.until_s = at_s
             case NodeDraining(deadline_s=float() as at_s) if event.node == HEAD:
                 self.until_s = at_s
-            case SaveFailed() | CommitFailed() | RestoreFailed():
+            case SaveFailed() | RestoreFailed():
                 self.excuse = str(event)
+            case CommitFailed(error=error) if error == FULL:
+                self.excuse = error
             case _:
                 pass
 

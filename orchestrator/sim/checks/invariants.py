@@ -205,7 +205,7 @@ class Invariants:
             raise InvariantError(f"{commit} is of an abandoned timeline")
         key = (commit.generation, commit.step)
         save = self.controller.state.checkpoints.saves.get(key)
-        if key in self.commits and (save is None or not save.again):
+        if key in self.commits and not (save and (save.again or save.retried)):
             raise InvariantError(f"{commit} was asked for before")
         self.commits.add((commit.generation, commit.step))
 
@@ -218,9 +218,9 @@ class Invariants:
         in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
         peers = in_memory | self._whole(self._within_reach)
         newest = max(peers | self._saved_steps(), default=0)
-        doubted = bool(peers) and self._has_failed(PeerState(step=max(peers), source=None))
+        doubted = bool(peers) and self._has_failed_in_memory(max(peers))
         if doubted and form.from_step == max(self._saved_steps(), default=0):
-            return  # what failed twice is not taken a third time
+            return  # what failed twice is not taken a third time, nor an older state in memory
         if form.from_step != newest:
             raise InvariantError(f"{form} starts from {form.from_step}, not {newest}")
         for life in self.controller.state.generations[-1:]:
@@ -246,6 +246,11 @@ class Invariants:
     def _has_failed(self, restore: Restore) -> bool:
         """Whether it has failed too often."""
         return len(self.failed.get(source_label(restore), ())) >= MAX_RESTORE_FAILURES
+
+    def _has_failed_in_memory(self, step: int) -> bool:
+        """Whether a state of this step or a newer one has, which members or vaults held."""
+        tried = (form.restore for form in self.formed.values() if form.from_step >= step)
+        return any(isinstance(one, PeerState) and self._has_failed(one) for one in tried)
 
     def _within_reach(self, old: cmd.Form, held: dict[str, int]) -> HeldAtSteps:
         """A mesh that is not on the ladder any more may have more units than any that is."""

@@ -148,7 +148,6 @@ def _stop_twice(cluster: Cluster) -> None:
 
 
 def _stop(cluster: Cluster, reason: str) -> None:
-    cluster.committing.spared = True
     cluster.tell(StopRequested(reason=reason, wish="first"))
 
 
@@ -157,7 +156,6 @@ def _stop_now(cluster: Cluster) -> None:
 
 
 def _driver_gone(cluster: Cluster) -> None:
-    cluster.committing.spared = True
     reason = "the command that started the run is gone"
     cluster.tell(StopRequested(reason=reason, wish="driver"))
 

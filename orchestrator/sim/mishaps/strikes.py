@@ -126,7 +126,6 @@ def _rot(cluster: Cluster) -> None:
 
 
 def _stop(cluster: Cluster) -> None:
-    cluster.committing.spared = True
     cluster.tell(StopRequested(reason="stopped by the user"))
 
 

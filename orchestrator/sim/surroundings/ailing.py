@@ -14,6 +14,7 @@ from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.process import SimProcess
 from remesh.orchestrator.sim.shells.sim_host import Host
 from remesh.orchestrator.sim.shells.world import World
+from remesh.orchestrator.worker.seat import Stance
 
 HUNG_AT, WAITING_AT = 3, 7  # operations of a step
 STUCK = 10.0  # patiences
@@ -61,7 +62,8 @@ class Ailing:
             if not any(member.frozen for member in there) and mesh.reachable(nodes):
                 continue
             for process in there:
-                self._say_stuck(process, silent_s)
+                if process.seat.stance is Stance.TRAINING:  # its stamps say nothing elsewhere
+                    self._say_stuck(process, silent_s)
 
     def _say_stuck(self, process: SimProcess, silent_s: float) -> None:
         if not self.hosts[process.node].is_heard:

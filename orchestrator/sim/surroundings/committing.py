@@ -6,6 +6,7 @@ from functools import partial
 
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.control.words.events import CheckpointCommitted, CommitFailed, Event
+from remesh.orchestrator.sim.checks.ends import FULL
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.world import Saved, World, value_after
@@ -19,8 +20,8 @@ LAST_WORDS = 0.5
 class Committing:
     """`claim` is the number of the start whose controller it is; a newer one fences it off.
 
-    `spared` says whether no commit may fail by chance: the run is to end with one. `writers` are
-    the parked workers that were asked to write a checkpoint.
+    Some are `refused` by chance, none of them twice. `writers` are the parked workers that were
+    asked to write a checkpoint.
     """
 
     world: World
@@ -28,7 +29,7 @@ class Committing:
     meshes: Mapping[int, SimMesh]
     tell: Callable[[Event], None]
     claim: int
-    spared: bool = False
+    refused: set[tuple[int, int]] = field(default_factory=set)
     writers: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
 
     def put(self, commit: Commit) -> None:
@@ -61,12 +62,14 @@ class Committing:
         self.tell(CheckpointCommitted(generation=commit.generation, step=commit.step, name=name))
 
     def _error(self, commit: Commit) -> str:
-        """Empty if it goes well. The last checkpoint of a run fails only if the disk is full."""
-        last = commit.step >= self.world.settings.steps or self.spared
+        """Empty if it goes well."""
         if self.world.storage.is_full:
-            return "disk is full"
-        fails = not last and self.world.chance.random() < COMMIT_FAILS
-        return "connection reset" if fails else ""
+            return FULL
+        key = (commit.generation, commit.step)
+        if key in self.refused or self.world.chance.random() >= COMMIT_FAILS:
+            return ""
+        self.refused.add(key)
+        return "connection reset"
 
     def _manifest(self, commit: Commit) -> str:
         name = f"step-{commit.step:08d}.gen-{commit.generation}.start-{self.claim}"
