@@ -151,7 +151,8 @@ class Hands:
         order, engine = self.order, self._parts.engine
         self._fire(order.from_step + 1, "restore")
         holding = engine.holding()
-        engine.form(self.mesh, order.rung.leaves)
+        rung = order.rung
+        engine.form(self.mesh, rung.leaves, rung.schedule, rung.cut.pipeline)
         missing = None
         match order.restore:
             case PeerState(step=step):

@@ -48,7 +48,8 @@ class Assembly:
         pipeline = state.held.cut.pipeline
         self.last_stage = pipeline.num_stages - 1
         self.dealing = dealt(spec, mesh, order.lengths)
-        self.schedule = rank_schedule(spec, mesh, pipeline, self.dealing, order.schedule)
+        own = rank_schedule(spec, mesh, pipeline, self.dealing, order.schedule)
+        self.schedule, self.standings = own.operations, own.standings
         self.workspace = Workspace(state.shards[0].values.device)
         self._lanes = [self._lane(bucket.plan.size) for bucket in state.buckets]
         maths = _maths(spec, mesh)

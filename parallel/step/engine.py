@@ -161,9 +161,9 @@ class Engine:
         self._assembly = Assembly(self.spec, self.shard_state, mesh, self._order)
 
     def _run(self, step: int, work: Work) -> StepResult:
-        schedule = self.assembly.schedule
-        interpreter = Interpreter(step, work, self.assembly)
-        for number, operation in enumerate(schedule):
+        assembly = self.assembly
+        interpreter = Interpreter(step, work, assembly)
+        for number, operation in zip(assembly.standings, assembly.schedule, strict=True):
             work.fence.check(work.generation)
             updates = isinstance(operation, Step)
             work.stamp(step, number, RankPhase.UPDATING if updates else RankPhase.COMPUTING)
@@ -172,6 +172,6 @@ class Engine:
             interpreter.carry_out(operation)
             if updates:
                 self.at_step = step
-        work.stamp(step, len(schedule), RankPhase.AT)
+        work.stamp(step, assembly.standings[-1] + 1, RankPhase.AT)
         assert interpreter.result
         return interpreter.result

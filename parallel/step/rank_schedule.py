@@ -14,6 +14,7 @@ from remesh.parallel.plan.schedules.catalogue import schedules_of
 from remesh.parallel.plan.schedules.checks.check import check_schedules
 from remesh.parallel.plan.schedules.operations import InputBackward, KeepCompany, Operation
 from remesh.parallel.plan.schedules.replica_slots import slots_of
+from remesh.parallel.plan.schedules.timing.standings import ending, num_last, standings
 from remesh.parallel.spec import EngineSpec
 
 _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
@@ -34,14 +35,30 @@ def dealt(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
     return deal(spec.num_leaves, mesh.data.size, lengths)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSchedule:
+    """Operations in order, and for each how far a rank has come that stands before it."""
+
+    operations: tuple[Operation, ...]
+    standings: tuple[int, ...]
+
+
 def rank_schedule(
     spec: EngineSpec, mesh: Mesh, pipeline: Pipeline, dealing: Dealing, name: str
-) -> tuple[Operation, ...]:
+) -> RankSchedule:
     """Once those of all ranks of its pipeline are known to be one step. Raises: ScheduleError."""
     slots = slots_of(dealing, mesh.data.rank, spec.microbatches_per_leaf)
     schedules = schedules_of(name, pipeline, slots)
     check_schedules(schedules, pipeline, slots)
-    return schedules[mesh.position]
+    own = schedules[mesh.position]
+    ends = numbers = standings(schedules)
+    portions = dealing.portions
+    fullest = max(range(len(portions)), key=lambda member: len(portions[member]))
+    most = slots_of(dealing, fullest, spec.microbatches_per_leaf)
+    if len(most) > len(slots):  # all replicas end together
+        ends = standings(schedules_of(name, pipeline, most))
+    standing = ending(numbers[mesh.position], ends[mesh.position], num_last(own))
+    return RankSchedule(operations=own, standings=standing)
 
 
 def has_halves(schedule: Sequence[Operation]) -> bool:

@@ -19,8 +19,8 @@ class Work:
 
     `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
     and returns the sums of their digests; `write_digest` writes those of a whole step as text.
-    `stamp(step, operation, phase)` is told where the rank stands, `reach`, if there is one, before
-    what operation.
+    `stamp(step, standing, phase)` is told where the rank stands, as a number that can be compared
+    with those of others, `reach`, if there is one, before what operation.
 
     `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
     whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.

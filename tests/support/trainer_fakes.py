@@ -60,6 +60,9 @@ class State:
     def fragments(self):
         return [(whole("w", (4,), "float32"), self.tensor)]
 
+    def counted(self):
+        return self.fragments()
+
     def tensor_holders(self, _tensor):
         return (0,)
 
@@ -82,8 +85,9 @@ class Engine:
     def shard_state(self):
         return self.state
 
-    def form(self, mesh, lengths=()):
+    def form(self, mesh, lengths, schedule, pipeline):
         self.mesh = mesh
+        self.formed = (lengths, schedule, pipeline)
 
     def reset(self):
         self.at_step = 0
@@ -294,7 +298,7 @@ def order(generation=1, *, from_step=0, restore=None, **values):
         store_secret=b"",
         form_timeout_s=PATIENCE_S,
         op_timeout_s=PATIENCE_S,
-        rung=Rung(layout=Layout(dp=1)),
+        rung=values.pop("rung", Rung(layout=Layout(dp=1))),
         restore=restore or FreshState(),
         from_step=from_step,
         fills=True,

@@ -19,8 +19,11 @@ from remesh.orchestrator.control.words.events import (
     WorkerRestored,
 )
 from remesh.orchestrator.control.words.records import CheckpointState, PeerState, VaultSlot
-from remesh.parallel.plan.cut import Held
+from remesh.orchestrator.plan.rung import Rung
+from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.errors import GroupError
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.pipeline import Pipeline
 
 SAVED = "step-00000002.gen-1.start-1"
 
@@ -43,6 +46,21 @@ def test_it_forms_restores_trains_saves_and_parks_after_the_last_step():
         "step-00000002.gen-1.start-1/rank-0-of-1.safetensors",
         "step-00000003.gen-1.start-1/rank-0-of-1.safetensors",
     ]
+
+
+def test_it_computes_by_the_schedule_and_the_pipeline_of_its_mesh():
+    pipeline = Pipeline(ranks=2, chunks=2, layers=(1, 2, 1, 1))
+    layout = Layout(dp=2, pp=2)
+    rung = Rung(
+        layout=layout,
+        cut=Cut.of(layout, 1, pipeline=pipeline),
+        schedule="interleaved",
+        leaves=(5, 3),
+    )
+    bench = Workbench(steps=1, every=1)
+    bench.form(rung=rung)
+    bench.heard(WorkerParked)
+    assert bench.engine.formed == ((5, 3), "interleaved", pipeline)
 
 
 def test_a_fence_is_not_acknowledged_while_the_trainer_may_still_write_to_the_state():

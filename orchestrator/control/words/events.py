@@ -141,8 +141,9 @@ class WorkerFrozen:
 class WorkerStuck:
     """A worker's process lives and beats, and its trainer has made no progress for `silent_s`.
 
-    It stands in `phase` before operation `operation` of the step after `step`. Told again if it
-    goes on and stands still once more.
+    It stands in `phase` before an operation of the step after `step`; `operation` says how far that
+    is, as a number that can be compared with those of others. Told again if it goes on and stands
+    still once more.
     """
 
     worker: str
