@@ -138,6 +138,7 @@ class Hands:
                 node_ip=self._parts.node_ip,
                 form_timeout_s=order.form_timeout_s,
                 op_timeout_s=order.op_timeout_s,
+                strict=self._parts.strict_groups,
             ),
             self._fence,
             order.rung.layout,

@@ -1,5 +1,6 @@
 """Everything a worker needs before its first order, so that joining a mesh takes milliseconds."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def build_trainer(
                 ),
             ),
             post=post,
+            strict_groups=os.environ.get("REMESH_STRICT_GROUPS") == "1",
         )
     )
 

@@ -89,7 +89,10 @@ class Strikes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParts:
-    """Each is ready for use. `start` is the claim of this start of the run."""
+    """Each is ready for use. `start` is the claim of this start of the run.
+
+    `strict_groups` is whether groups on CPUs are to have the manners of a device's.
+    """
 
     worker: str
     node_ip: str
@@ -104,3 +107,4 @@ class TrainerParts:
     snapshots: Keeps
     post: Callable[[Event], object]
     form_mesh: FormMesh = Mesh.form
+    strict_groups: bool = False

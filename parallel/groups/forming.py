@@ -9,15 +9,21 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 from torch import distributed as dist
 
+from remesh.parallel.doors.addresses import resolved
 from remesh.parallel.groups.absent import Attendance
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.groups.gloo import build_gloo
+from remesh.parallel.groups.gloo import build_gloo, listening
 from remesh.parallel.groups.nccl import build_nccl
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient
+from remesh.parallel.groups.strict.referee_line import RefereeLine
+from remesh.parallel.groups.strict.referee_service import RefereeService
+from remesh.parallel.groups.strict.strict_processes import StrictProcesses
 from remesh.parallel.plan.errors import GroupError
 from remesh.parallel.threads import heard_thread
 
@@ -26,17 +32,26 @@ _POLL_S = 0.005
 
 @dataclass(slots=True, kw_only=True)
 class Formed:
-    """A raw process group, and what ends all of its operations, from any thread."""
+    """A raw process group, and what ends all of its operations, from any thread.
+
+    A strict one has the `line` to its mesh's referee, and hangs up if it has opened it.
+    """
 
     process_group: dist.ProcessGroup
     end: Callable[[], None]
+    line: RefereeLine | None = None
+    hang_up: Callable[[], None] | None = None
 
 
 class Forming:
-    """One attempt to form a group, in a thread that can be left behind."""
+    """One attempt to form a group, in a thread that can be left behind.
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    `line` is that of the group of all ranks, if there is a referee by then.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, line: RefereeLine | None = None) -> None:
         self._rendezvous = rendezvous
+        self._line = line
         self._done = threading.Event()
         self._left = threading.Event()
         self._client: StoreClient | None = None
@@ -68,10 +83,39 @@ class Forming:
         r = self._rendezvous
         return f"rank {r.rank} of {r.size} could not form generation {r.generation}"
 
-    def _build(self, client: StoreClient) -> tuple[dist.ProcessGroup, Callable[[], None]]:
-        if self._rendezvous.device == "cpu":
-            return build_gloo(self._rendezvous, client, self._attendance.there)
-        return build_nccl(self._rendezvous, client)
+    def _build(self, client: StoreClient) -> Formed:
+        r = self._rendezvous
+        if r.device != "cpu":
+            process_group, end = build_nccl(r, client)
+            return Formed(process_group=process_group, end=end)
+        process_group, end = build_gloo(r, client, self._attendance.there)
+        if not r.strict:
+            return Formed(process_group=process_group, end=end)
+        line = self._line or self._open_line(client)
+        strict = StrictProcesses(process_group, line, r.name, op_timeout_s=r.op_timeout_s)
+        line.joins(r.name, r.rank, strict)
+        hang_up = None if line is self._line else line.close
+        return Formed(
+            process_group=cast("dist.ProcessGroup", strict),  # what of one is used here
+            end=partial(_end_both, strict, end),
+            line=line,
+            hang_up=hang_up,
+        )
+
+    def _open_line(self, client: StoreClient) -> RefereeLine:
+        """To the referee of this group and those within it, which its first rank has."""
+        r = self._rendezvous
+        _, node_ip = resolved(r.node_ip)
+        if r.rank == 0:
+            with listening:
+                service = RefereeService.open(
+                    node_ip, secret=r.secret, num_ranks=r.size, limit_s=r.form_timeout_s
+                )
+            client.set("referee", f"{node_ip} {service.port}".encode())
+        host, port = client.get("referee").decode().split()
+        return RefereeLine.connect(
+            (host, int(port)), secret=r.secret, rank=r.rank, timeout_s=r.form_timeout_s
+        )
 
     def _run(self) -> None:
         r = self._rendezvous
@@ -83,8 +127,7 @@ class Forming:
             if self._left.is_set():
                 self._client.close()
                 return
-            process_group, end = self._build(self._client)
-            self._formed = Formed(process_group=process_group, end=end)
+            self._formed = self._build(self._client)
         except (RuntimeError, OSError, ValueError) as error:
             self._failure = reason(error)
         except Exception as error:
@@ -92,6 +135,11 @@ class Forming:
             raise
         finally:
             self._done.set()
+
+
+def _end_both(strict: StrictProcesses, end: Callable[[], None]) -> None:
+    strict.end()
+    end()
 
 
 def reason(error: Exception) -> str:

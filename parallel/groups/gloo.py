@@ -14,7 +14,8 @@ from remesh.parallel.groups.store import StoreClient
 from remesh.parallel.groups.torch_store import TorchStore
 from remesh.parallel.plan.errors import GroupError
 
-_device_making = threading.Lock()  # a new listener is known by being the only new one
+# A new device's listener is known by being the only new one: who opens another one holds this too.
+listening = threading.Lock()
 
 
 def build_gloo(
@@ -44,7 +45,7 @@ def build_gloo(
 
 def _make_device(node_ip: str) -> tuple[object, Address]:
     """A gloo device on this interface, and the address at which it listens from now on."""
-    with _device_making:
+    with listening:
         before = listeners(node_ip)
         device = dist.ProcessGroupGloo.create_device(hostname=node_ip)
         new = listeners(node_ip) - before
@@ -58,8 +59,14 @@ def _exchange_listeners(
 ) -> None:
     """Finds the addresses at which the other ranks listen. Returns once all of them are there."""
     ip, port = listener
-    client.set(f"listener-{rendezvous.rank}", f"{ip} {port}".encode())
+    manner = "strict" if rendezvous.strict else "plain"
+    client.set(f"listener-{rendezvous.rank}", f"{ip} {port} {manner}".encode())
     for rank in range(rendezvous.size):
         if rank != rendezvous.rank:
-            other_ip, other_port = client.get(f"listener-{rank}").decode().split()
+            other_ip, other_port, other_manner = client.get(f"listener-{rank}").decode().split()
+            if other_manner != manner:
+                raise GroupError(
+                    f"rank {rank} forms a {other_manner} group and rank {rendezvous.rank} a "
+                    f"{manner} one; start all ranks with the same REMESH_STRICT_GROUPS"
+                )
             there[rank] = (other_ip, int(other_port))

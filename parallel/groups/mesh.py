@@ -143,7 +143,8 @@ class _Builder:
         key = kind, tuple(ranks)
         if key not in self.groups:
             try:
-                self.groups[key] = Group.form(self._part(key[1], kind), self._fence)
+                world = next(iter(self.groups.values()), None)
+                self.groups[key] = Group.form(self._part(key[1], kind), self._fence, world)
             except GroupError as error:
                 error.waited_for = tuple(ranks[rank] for rank in error.waited_for)
                 raise

@@ -10,7 +10,8 @@ class Rendezvous:
     `secret` opens the store at `host` and `port`: it is of one generation, and shown to nobody.
 
     `form_timeout_s` bounds the forming, `op_timeout_s` each operation. Both are the last resort:
-    the fence is what ends a generation. On a `cpu` the ranks talk by gloo, on a `cuda:N` by NCCL.
+    the fence is what ends a generation. On a `cpu` the ranks talk by gloo, on a `cuda:N` by NCCL;
+    if `strict`, by gloo with the manners of NCCL, as all ranks or none.
     """
 
     host: str
@@ -24,3 +25,4 @@ class Rendezvous:
     op_timeout_s: float
     name: str = "world"
     device: str = "cpu"
+    strict: bool = False

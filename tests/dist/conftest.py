@@ -33,6 +33,15 @@ def pool(sessions_pool):
 
 
 @pytest.fixture
+def strict_pool(sessions_pool):
+    """The same processes, whose groups are as strict as a device's."""
+    before, sessions_pool.strict = sessions_pool.strict, True
+    yield sessions_pool
+    sessions_pool.strict = before
+    sessions_pool.reclaim()
+
+
+@pytest.fixture
 def make_control(tmp_path):
     """Makes houses in which a controller decides, by a name for each."""
     houses = []

@@ -42,6 +42,7 @@ class Seat:
     port: int
     secret: bytes
     generation: int
+    strict: bool = False
 
     def rendezvous(self, *, generation=None, form_timeout_s=PATIENCE_S / 2, op_timeout_s=NEVER_S):
         return Rendezvous(
@@ -54,6 +55,7 @@ class Seat:
             node_ip=f"127.0.0.{self.rank + 2}",
             form_timeout_s=form_timeout_s,
             op_timeout_s=op_timeout_s,
+            strict=self.strict,
         )
 
     def say(self, word):
@@ -138,7 +140,10 @@ class Run:
 
 
 class Pool:
+    """`strict` has all groups formed from now on name what only a device would show."""
+
     def __init__(self, port, secret):
+        self.strict = os.environ.get("REMESH_STRICT_GROUPS") == "1"
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch", "pytest", "remesh.parallel.step.engine"])
         self._store = (port, secret)
@@ -155,7 +160,8 @@ class Pool:
         generation = next(self._generations)
         task = (inspect.getfile(function), function.__name__)
         for rank, (_, pipe) in enumerate(taken):
-            pipe.send((*task, (Seat(rank, size, *self._store, generation), *args)))
+            seat = Seat(rank, size, *self._store, generation, strict=self.strict)
+            pipe.send((*task, (seat, *args)))
         self._used.append(Run(taken, self._store, generation))
         return self._used[-1]
 
