@@ -8,9 +8,11 @@ from small_engine import spec, work_of
 
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.pipeline import Pipeline
+from remesh.parallel.plan.schedules.catalogue import legal_schedule, pipeline_of
 from remesh.parallel.step.engine import Engine
 
 NUM_STEPS = 2
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "dualpipe-v")
 MODEL = ModelConfig(
     num_layers=8, width=32, num_heads=4, num_kv_heads=2, ffn_width=48, vocab_size=61, seq_len=20
 )
@@ -27,11 +29,9 @@ TIED = replace(
 
 @dataclass(frozen=True, kw_only=True)
 class Piped:
-    """`chunks`, `folded` and `layers` are the pipeline's, `more` what the engine's spec has."""
+    """A schedule, layers of its stages, leaves of the replicas; `more` is the engine's spec."""
 
     schedule: str = "1f1b"
-    chunks: int = 1
-    folded: bool = False
     layers: tuple = ()
     leaves: tuple = ()
     more: dict = field(default_factory=dict)
@@ -42,7 +42,11 @@ class Piped:
         return replace(chosen, microbatch=microbatch)
 
     def pipeline(self, ranks):
-        return Pipeline(ranks=ranks, chunks=self.chunks, folded=self.folded, layers=self.layers)
+        return pipeline_of(self.schedule, ranks, 2, self.layers) if ranks > 1 else Pipeline()
+
+
+def legal(schedule, ranks, microbatches):
+    return legal_schedule(schedule, ranks, microbatches)[0] == schedule
 
 
 def train(seat, layout, cases, dealt):
@@ -55,15 +59,27 @@ def train(seat, layout, cases, dealt):
         if shard_size not in meshes:
             generation = seat.generation * 1000 + 10**9 + shard_size
             meshes[shard_size] = seat.mesh(layout, shard_size, generation=generation)
-        mesh, engine = meshes[shard_size], Engine(wanted)
-        engine.form(mesh, case.leaves, case.schedule, case.pipeline(layout.pp))
+        engine = formed(meshes[shard_size], case, wanted)
         engine.reset()
-        results = [engine.step(step, work_of(mesh, step)) for step in range(1, NUM_STEPS + 1)]
-        parts = [(f.name, f.global_shape, f.in_whole, t.numpy()) for f, t in engine.fragments()]
-        outcomes.append((results, parts))
+        outcomes.append((steps(engine, range(1, NUM_STEPS + 1)), boxes(engine)))
     for mesh in meshes.values():
         mesh.close()
     return outcomes
+
+
+def formed(mesh, case, wanted):
+    engine = Engine(wanted)
+    engine.form(mesh, case.leaves, case.schedule, case.pipeline(mesh.layout.pp))
+    return engine
+
+
+def steps(engine, numbers, **more):
+    mesh = engine.assembly.mesh
+    return [engine.step(number, work_of(mesh, number, **more)) for number in numbers]
+
+
+def boxes(engine):
+    return [(f.name, f.global_shape, f.in_whole, t.numpy()) for f, t in engine.fragments()]
 
 
 def put_together(outcomes):

@@ -1,0 +1,81 @@
+"""Every schedule of a pipeline against one fp64 process that sees the whole batch at once.
+
+So many microbatches as a replica has: from fewer than ranks to what each schedule is published for.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from one_process import FP64, NUM_STEPS, Z_LOSS, assert_as_expected, boxes, clip_of, expected_of
+from piped import SCHEDULES, Piped, formed, legal, steps
+from small_engine import zero
+
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.plan.schedules.catalogue import pipeline_of
+
+MICROBATCHES = (1, 2, 3, 4, 8)
+SIZES = {
+    "width": 16,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "ffn_width": 24,
+    "vocab_size": 61,
+    "seq_len": 20,
+}
+WITH = {
+    "alone": (Layout(), {}),
+    "tp2": (Layout(tp=2), {}),
+    "zero1": (Layout(dp=2), {"zero": zero(1)}),
+    "zero3": (Layout(dp=2), {"zero": zero(3)}),
+    "hybrid": (Layout(dp=4), {"zero": zero(3, group=2)}),
+}
+
+
+def cases_of(ranks, more):
+    """By schedule and number of microbatches of a replica; each stage has a layer."""
+    settings = {"z_loss": Z_LOSS, "precision": FP64, **more}
+    return {
+        (name, number): Piped(schedule=name, more={"model": model_of(name, ranks), **settings})
+        for number in MICROBATCHES
+        for name in SCHEDULES
+        if legal(name, ranks, (number,))
+    }
+
+
+def model_of(schedule, ranks):
+    num_stages = pipeline_of(schedule, ranks, 2).num_stages
+    return ModelConfig(num_layers=num_stages, **SIZES)
+
+
+def train(seat, layout, cases):
+    """Of each case: results, the gradient of the first step, the state after the last."""
+    torch.set_num_threads(1)
+    mesh, outcomes = None, []
+    for (_, number), case in cases.items():
+        wanted = replace(case.spec((number * layout.dp, 1, 2)), microbatch=1)
+        mesh = mesh or seat.mesh(layout, wanted.zero.shard_size(layout.dp))
+        engine = formed(mesh, case, wanted)
+        engine.reset()
+        results = steps(engine, [1])
+        scale = clip_of(results[0].grad_norm) * (1 - wanted.optimizer.beta1)
+        gradient = [(n, b, t / scale) for n, b, t in boxes(engine, "exp_avg.")]
+        results += steps(engine, range(2, NUM_STEPS + 1))
+        outcomes.append((results, gradient, boxes(engine, "")))
+    mesh.close()
+    return outcomes
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", WITH)
+def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name, ranks):
+    around, more = WITH[name]
+    layout, cases = replace(around, pp=ranks), cases_of(ranks, more)
+    outcomes = pool.run(train, layout.world_size, layout, cases)
+    seen = {}
+    for (schedule, number), found in zip(cases, zip(*outcomes, strict=True), strict=True):
+        model = model_of(schedule, ranks)
+        assert_as_expected(found, expected_of(model, number * layout.dp))
+        results = seen.setdefault((model, number), found[0][0])
+        assert found[0][0] == results  # bit for bit
