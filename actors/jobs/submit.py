@@ -215,6 +215,7 @@ def _control_options(
         max_skipped_steps=spec.job.train.max_skipped_steps,
         patience_s=elastic.patience_s,
         wait_limit_s=elastic.wait_limit_s,
+        save_every=spec.job.checkpoint.every,
         resume=checkpoints[0] if checkpoints else FreshState(),
         fallbacks=checkpoints[1:],
         last_generation=folder.last_generation(),

@@ -3,6 +3,7 @@
 What an earlier run has left, whose controller is gone, is removed: nobody else would.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from remesh.actors.orders import NAMESPACE, controller_name
 from remesh.orchestrator.user_text import count
 
 MOST_NAMES = 3
+UNKNOWN_LOOKS = 3  # before it is told of holders that nobody can name
+THERE = ("ALIVE", "PENDING_CREATION")  # with an address of a node
 
 
 class LateStarts:
@@ -30,6 +33,7 @@ class LateStarts:
         self._announce = announce
         self._after_s = after_s
         self._told: set[str] = set()
+        self._unknown: Counter[str] = Counter()
 
     def look_again(self) -> None:
         """Now and then, until the watch ends."""
@@ -40,14 +44,22 @@ class LateStarts:
             if node in self._told:
                 continue
             holders = holders_on(room.node_id, actor_table(), placement_group_table())
-            if any(f"remesh-{self._run}{AGENT}" in holder for holder in holders):
-                continue  # it has its place, and is slow
+            if not self._is_sure(node, holders):
+                continue
             if left := remove_left(self._run):
                 self._announce(f"removed {', '.join(left)}, left by a run that is dead")
             else:
                 self._told.add(node)
                 free = free_processors().get(room.node_id, 0.0)
                 self._announce(said_of(node, free, room.slots, holders))
+
+    def _is_sure(self, node: str, holders: Sequence[str]) -> bool:
+        """Whether somebody else is in the way. Our own agent may have its place, and be slow, and
+        Ray lists it only once its process is there.
+        """
+        self._unknown[node] += 1
+        ours = any(f"remesh-{self._run}{AGENT}" in holder for holder in holders)
+        return not ours and (bool(holders) or self._unknown[node] >= UNKNOWN_LOOKS)
 
 
 def said_of(node: str, free: float, slots: int, holders: Sequence[str]) -> str:
@@ -72,7 +84,7 @@ def holders_on(
     found += [
         f"actor {actor['Name'] or actor['ActorClassName']}"
         for actor in actors.values()
-        if actor["State"] == "ALIVE" and actor["Address"]["NodeID"] == node_id
+        if actor["State"] in THERE and actor["Address"]["NodeID"] == node_id
     ]
     return sorted(found)
 

@@ -5,7 +5,7 @@ from typing import assert_never
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.moves.next_mesh import missing
+from remesh.orchestrator.control.moves.next_mesh import lacks
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.phases import Phase
 
@@ -26,14 +26,16 @@ def wait_of(machine: Controller) -> Awaited | None:
     text, have, need = _counted(machine)
     if not text:
         return None
-    return Awaited(text=text, have=have, need=need, until_s=state.deadlines.phase_s)
+    gathers = state.phase is Phase.WAITING and state.deadlines.gather_s is not None
+    until_s = state.deadlines.gather_s if gathers else state.deadlines.phase_s
+    return Awaited(text=text, have=have, need=need, until_s=until_s)
 
 
 def _counted(machine: Controller) -> tuple[str, int, str]:
     """What is waited for, how many there are, how many it takes; no text for nothing."""
     state = machine.state
     if state.phase is Phase.WAITING and state.started:
-        lacking = missing(Turn(options=machine.options, state=state, now_s=0.0))
+        lacking = lacks(Turn(options=machine.options, state=state, now_s=0.0))
         return f"waiting for {lacking.what}", lacking.have, lacking.need
     if state.phase is Phase.RUNNING and not state.current.has_steps:
         return "training the first step", 0, "1"

@@ -208,4 +208,5 @@ def options_of(settings: Settings) -> Options:
         spares=settings.spares,
         max_failures=settings.max_failures,
         patience_s=settings.patience_s,
+        save_every=settings.every,
     )

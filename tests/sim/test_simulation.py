@@ -1,6 +1,7 @@
 """Whole clusters in one thread: many seeds with faults, and a few exact scenes."""
 
 import re
+from collections import Counter
 
 import pytest
 from control_values import options
@@ -18,9 +19,11 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.control.words.records import FreshState, Member
 from remesh.orchestrator.plan.rung import Rung
-from remesh.orchestrator.sim.__main__ import main
+from remesh.orchestrator.sim.__main__ import ENOUGH, _verdict, main
+from remesh.orchestrator.sim.checks.coverage import everything
 from remesh.orchestrator.sim.checks.invariants import Invariants
 from remesh.orchestrator.sim.draws import draw, simulate
+from remesh.orchestrator.sim.many import Sum
 from remesh.orchestrator.sim.mishaps.faults import (
     CRUEL_WEIGHTS,
     VAULT_WEIGHTS,
@@ -162,3 +165,21 @@ def form(generation, from_step):
 def test_what_must_not_happen_is_noticed(event, commands, message):
     with pytest.raises(InvariantError, match=message):
         watched().after(event, commands)
+
+
+def summed(seeds, *, reached, broken=()):
+    statuses = Counter({"finished": seeds - len(broken)})
+    return Sum(statuses=statuses, reached=Counter(dict.fromkeys(reached, 1)), broken=list(broken))
+
+
+def test_many_seeds_that_never_came_somewhere_fail(capsys):
+    """Nobody noticed when the verdict on what was reached was left out."""
+    first, *others = sorted(everything())
+    assert _verdict(summed(ENOUGH, reached=others)) == 1
+    assert f"never reached: {first}\n" in capsys.readouterr().out
+    assert _verdict(summed(ENOUGH, reached=[first, *others])) == 0
+
+
+def test_too_few_of_them_tell_nothing_of_that():
+    assert _verdict(summed(ENOUGH - 1, reached=[])) == 0
+    assert _verdict(summed(ENOUGH - 1, reached=[], broken=["seed 7: it broke"])) == 1

@@ -197,7 +197,7 @@ def test_a_contact_is_withdrawn_by_its_own_run_only(folder):
     folder.withdraw("ab12")
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format_version": 3, "run": 1, "more": 2}'])
+@pytest.mark.parametrize("text", ["", "{", '{"format_version": 4, "run": 1, "more": 2}'])
 def test_a_contact_that_cannot_be_read_is_none(folder, text):
     folder.storage.put("run.json", text.encode())
     assert folder.contact() is None

@@ -17,7 +17,7 @@ from remesh.actors.agent.words import (
     StartVault,
 )
 from remesh.actors.controller.carrying_out import CarryingOut
-from remesh.actors.links.holders import holders_on, left_behind, said_of
+from remesh.actors.links.holders import LateStarts, holders_on, left_behind, said_of
 from remesh.actors.node.offers import Room
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
@@ -244,6 +244,17 @@ def test_who_holds_a_node_is_named():
         "actor Other, placement group theirs; end those, or leave the node out"
     )
     assert "a, b, c and 2 more" in said_of("n", 0.0, 4, list("abcde"))
+
+
+def test_nobody_is_said_to_hold_a_node_on_which_our_own_agent_may_be_starting():
+    """It was said of every node that joined a busy machine: "has 0 of 2 processors free"."""
+    late = LateStarts(None, "own", None, 5.0)
+    ours = "actor remesh-own-agent-10.0.0.2-abc-1.1"
+    assert [late._is_sure("b", [ours]) for _ in range(9)] == [False] * 9
+    assert [late._is_sure("c", []) for _ in range(3)] == [False, False, True]
+    assert late._is_sure("d", ["actor theirs"])
+    pending = {"Name": "x", "State": "PENDING_CREATION", "Address": {"NodeID": "n1"}}
+    assert holders_on("n1", {"a": pending}, {}) == ["actor x"]
 
 
 def test_what_a_dead_run_has_left_is_known_by_its_name_and_a_living_one_is_left_alone():

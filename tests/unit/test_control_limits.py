@@ -1,5 +1,6 @@
 """What a controller does when a wait is over, or when a word overtakes another."""
 
+import pytest
 from control_drive import Drive, of, running
 from control_values import held, slot
 
@@ -113,6 +114,25 @@ def test_one_that_parks_unasked_ends_its_generation():
     drive = running(5, nodes=TWO, max_dp=2)
     (fence,) = of(cmd.Fence, drive.park(5, workers=["worker-1"]))
     assert fence.workers == ("worker-0",)
+
+
+@pytest.mark.parametrize(("step", "phase"), [(20, Phase.RUNNING), (19, Phase.FENCING)])
+def test_a_mesh_that_has_a_checkpoint_to_write_has_the_time_of_storage(step, phase):
+    """All wrote slowly, and none faster than another: it was left for nothing after a minute."""
+    drive = running(step, nodes=TWO, max_dp=2, save_every=20)
+    drive.do(ev.Tick(), after_s=100.0)
+    assert drive.state.phase is phase
+    drive.do(ev.Tick(), after_s=30.0)
+    assert drive.state.phase is Phase.FENCING
+
+
+def test_one_that_is_written_gives_it_no_more_time():
+    drive = running(20, nodes=TWO, max_dp=2, save_every=20)
+    drive.save(20)
+    drive.commit(20)
+    drive.steps(21)
+    drive.do(ev.Tick(), after_s=100.0)
+    assert drive.state.phase is Phase.FENCING
 
 
 def test_a_mesh_that_may_still_grow_waits_anew_after_a_restart():

@@ -93,7 +93,7 @@ def test_an_older_checkpoint_matters_to_nobody_who_is_finished(run):
         b"\xff",
         b"[" * 100_000,
         b"9" * 5000,
-        b'{"format_version": 3}',
+        b'{"format_version": 4}',
     ],
 )
 @pytest.mark.parametrize("name", ["fingerprint.json", "bits.json"])
@@ -113,7 +113,7 @@ def test_a_damaged_record_of_a_run_is_one_line_with_file_and_cure(run, name, con
 @pytest.mark.parametrize("values", [{"seed": [1]}, [1], 7, {"seed": {}}])
 def test_a_fingerprint_of_another_shape_is_damaged(run, values):
     """security D4: `[]` was a TypeError."""
-    told = {"format_version": 3, "fingerprint": values}
+    told = {"format_version": 4, "fingerprint": values}
     (run.run_dir / "fingerprint.json").write_text(json.dumps(told))
     said = run.take_up()
     assert said.code == 2

@@ -73,6 +73,17 @@ def test_a_standstill_excuses_all_who_were_waited_for_and_asks_nobody_again():
     assert set(drive.state.roster.workers) == {f"worker-{n}" for n in range(4)}
 
 
+@pytest.mark.parametrize(("due_in_s", "said"), [(0.3, 1), (0.9, 0)])
+def test_a_standstill_is_told_only_if_somebody_would_have_been_late(due_in_s, said):
+    """On a busy host it came every few seconds, and nothing followed from it."""
+    drive = running(5)
+    drive.do(ev.WorkerFrozen(worker="worker-3", silent_s=0.6))
+    due_s = drive.state.deadlines.earliest_s()
+    drive.now_s = due_s - due_in_s
+    told = drive.do(ev.StoodStill(for_s=0.6), after_s=0.6)
+    assert len(of(cmd.Announce, told)) == said
+
+
 def starved(drive, seconds):
     """The host of the controller runs for 0.2 s and stands still for 0.3 s, by turns."""
     until_s = drive.now_s + seconds

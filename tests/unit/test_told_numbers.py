@@ -70,6 +70,16 @@ def test_each_step_is_in_the_curve_once_even_if_it_is_trained_again():
     assert len(drive.tally.losses.losses) == 18
 
 
+def test_a_mesh_that_could_be_larger_before_long_is_what_is_waited_for():
+    """It said "have 3, need 1", and waited all the same."""
+    drive = Drive(max_dp=4)
+    drive.do(ev.WorkerReady(worker="worker-0", node="head", pid=1))
+    until_s = drive.state.deadlines.gather_s
+    text = "waiting for a larger mesh"
+    assert waits(drive) == Awaited(text=text, have=1, need="4", until_s=until_s)
+    assert drive.state.reason == f"{text}: have 1, need 4"
+
+
 def waits(drive):
     return wait_of(drive.controller)
 

@@ -59,13 +59,16 @@ def on_restarted(turn: Turn, event: ControllerRestarted) -> None:
 
 def on_stood_still(turn: Turn, event: StoodStill) -> None:
     """Nothing was lost, and nobody has to be asked again: all that is waited for comes so much
-    later.
+    later. It is said only where somebody would have been late.
 
     What lost: to give a phase all its time again. A host that is starved stands still twice a
     second, and whoever hung there was waited for for ever.
     """
     state, for_s = turn.state, event.for_s
-    turn.say(f"the controller stood still for {for_s:.1f} s: nobody was late meanwhile")
+    due_s = state.deadlines.earliest_s()
+    would_be_late = due_s is not None and due_s <= turn.now_s
+    if would_be_late or for_s > turn.timers.node_lost_s(1):
+        turn.say(f"the controller stood still for {for_s:.1f} s: nobody was late meanwhile")
     _excuse_phase(turn, for_s)
     state.deadlines.excuse_others(for_s)
     state.last_ready_s = min(state.last_ready_s + for_s, turn.now_s)

@@ -30,10 +30,16 @@ def limit_s(turn: Turn, phase: Phase) -> float:
 
 
 def _has_to_write(turn: Turn) -> bool:
-    """Whether members that train may wait for storage: some have written what others write yet."""
-    state = turn.state
-    saves = state.checkpoints.saves.items()
-    return any(of == state.current.generation and save.waiting for (of, _), save in saves)
+    """Whether members that train may wait for storage: some have written what others write yet, or
+    nobody has yet written what all have come by.
+    """
+    state, every = turn.state, turn.options.save_every
+    saves = state.checkpoints.saves
+    if any(of == state.current.generation and save.waiting for (of, _), save in saves.items()):
+        return True
+    newest = state.step - state.step % every if every else 0
+    saved = max(state.current.from_step, state.checkpoints.newest_step or 0)
+    return newest > saved and (state.current.generation, newest) not in saves
 
 
 def writes(turn: Turn) -> bool:

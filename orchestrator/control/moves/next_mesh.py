@@ -59,9 +59,17 @@ def missing(turn: Turn) -> Missing:
     return Missing(what="nodes", have=roster.num_ready_nodes, need=str(options.min_nodes))
 
 
+def lacks(turn: Turn) -> Missing:
+    """The same, or what it waits for although it could have a mesh: a larger one before long."""
+    if turn.state.deadlines.gather_s is None:
+        return missing(turn)
+    need = turn.size(turn.state.roster.slot_units)
+    return Missing(what="a larger mesh", have=num_fitting(turn), need=str(need))
+
+
 def waiting_reason(turn: Turn) -> str:
     """What is missing, and who is kept out although it would help."""
-    roster, lacking = turn.state.roster, missing(turn)
+    roster, lacking = turn.state.roster, lacks(turn)
     text = f"waiting for {lacking.what}: have {lacking.have}, need {lacking.need}"
     if turn.state.start_trouble:
         text += f"; {turn.state.start_trouble}"

@@ -96,6 +96,8 @@ def form_or_grow(turn: Turn) -> None:
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
     if size < turn.size(state.roster.slot_units) and turn.now_s < gather_s:
         state.deadlines.gather_s = gather_s
+        if state.phase is Phase.WAITING:
+            state.reason = waiting_reason(turn)
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:

@@ -16,12 +16,12 @@ class Options:
     """The meshes it may have, counts of workers and nodes, the budget of failures, the knob of
     time, and where to start.
 
-    `fallbacks` are older committed checkpoints, newest first, for when `resume` cannot be read.
-    `last_generation` is the newest generation that an earlier run of the same job has used:
-    generations go on from there, so that file names of two runs never meet. `start` counts the
-    starts of the run, this one included. `amendments` are those of its earlier starts, and `origin`
-    is the checkpoint that it branched off, if it did. `carried` is what the starts before have
-    learned.
+    A checkpoint is saved every `save_every` steps, 0 if that is not known. `fallbacks` are older
+    committed checkpoints, newest first, for when `resume` cannot be read. `last_generation` is the
+    newest generation that an earlier run of the same job has used: generations go on from there, so
+    that file names of two runs never meet. `start` counts the starts of the run, this one included.
+    `amendments` are those of its earlier starts, and `origin` is the checkpoint that it branched
+    off, if it did. `carried` is what the starts before have learned.
     """
 
     steps: int
@@ -35,6 +35,7 @@ class Options:
     max_skipped_steps: int = 10
     patience_s: float = 0.5
     wait_limit_s: float = 600.0
+    save_every: int = 0
     resume: CheckpointState | FreshState = field(default_factory=FreshState)
     fallbacks: tuple[CheckpointState, ...] = ()
     last_generation: int = 0

@@ -11,7 +11,7 @@ from typing import Any
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.bounded_json import FORMAT_KEY, brief, check_format, parse, shown
 
-RUN_FORMAT = 3
+RUN_FORMAT = 4
 
 MAX_BYTES = 1 << 20
 _MAX_VALUES = 1 << 16
