@@ -32,7 +32,19 @@ from remesh.orchestrator.user_text import byte_text
 _DRAWN_RANKS, _DRAWN_MICROBATCHES = 4, 8
 _COSTS = re.compile(r"[0-9]{1,2}(,[0-9]{1,2}){2}")
 
-COLUMNS = ("", "workers", "mesh", "shards", "leaves each", "efficiency", "unit", "memory", "moves")
+SCHEDULE = "schedule"  # a column of jobs with pipelines
+COLUMNS = (
+    "",
+    "workers",
+    "mesh",
+    SCHEDULE,
+    "shards",
+    "leaves each",
+    "efficiency",
+    "unit",
+    "memory",
+    "moves",
+)
 LEGEND = (
     "unit: workers taken together; memory: of each worker at the most, without snapshots; moves: "
     "the share of the state that changes hands as the next smaller mesh grows to this one, or this "
@@ -142,10 +154,13 @@ def _picked(job: Job, ladder: Ladder, workers: int | None) -> tuple[Rung | None,
 
 def _table(job: Job, table: Sequence[RungRow], picked: Rung | None) -> Table:
     shown = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
+    piped = any(row.rung.stages > 1 for row in table)
+    columns = [column for column in COLUMNS if piped or column != SCHEDULE]
+    for column in columns:
         shown.add_column(column, no_wrap=column != "unit")
     for row in table:
-        shown.add_row(">" if row.rung == picked else "", *map(str, _cells(job, row).values()))
+        cells = {"": ">" if row.rung == picked else "", **_cells(job, row)}
+        shown.add_row(*(str(cells[column]) for column in columns))
     return shown
 
 
@@ -155,6 +170,7 @@ def _cells(job: Job, row: RungRow) -> dict[str, Any]:
     return {
         "workers": rung.workers,
         "mesh": str(rung.layout),
+        SCHEDULE: rung.schedule if rung.stages > 1 else "",
         "shards": rung.shards,
         "leaves each": row.leaves,
         "efficiency": f"{row.efficiency:.0%}",
@@ -175,6 +191,8 @@ def _values(
             {
                 "workers": row.rung.workers,
                 "layout": str(row.rung.layout),
+                "schedule": row.rung.schedule,
+                "layers": list(row.rung.cut.pipeline.sizes(job.model.num_layers)),
                 "shards": row.rung.shards,
                 "leaves_each": row.leaves,
                 "efficiency": row.efficiency,

@@ -10,10 +10,14 @@ from remesh.orchestrator.plan.staging import staging_of
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.leaves import efficiency
+from remesh.parallel.plan.schedules.catalogue import schedules_of
+from remesh.parallel.plan.schedules.replica_slots import slots_alone
+from remesh.parallel.plan.schedules.timing.timeline import time_line
 from remesh.parallel.plan.shares import replicated_heads
 
 ALL_OF_THEM = 0
 MOST_STAGES = 8  # that are told one by one
+MOST_PASSES = 5000  # through the stages of a pipeline, whose times are worked out one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +91,15 @@ def reasons(job: Job, ladder: Ladder, rung: Rung, room: NodeRoom) -> tuple[str, 
 
 
 def dealt(job: Job, rung: Rung) -> str:
-    """Such as "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"."""
+    """Such as "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"; of pipelines also which
+    share of its time a worker idles, were all stages to take as long.
+    """
     size = job.num_microbatches // job.num_leaves
     leaves = f"{count(job.num_leaves, 'leaf')} of {count(size, 'microbatch')}"
     share = f"{_efficiency(job, rung):.0%} efficient"
-    return f"dp={rung.layout.dp}: {leaves}, {_each(job, rung)} each, {share}"
+    idle = _idle_share(job, rung)
+    idles = "" if idle is None else f"; {rung.schedule} idles {idle:.0%} of the time on even stages"
+    return f"dp={rung.layout.dp}: {leaves}, {_each(job, rung)} each, {share}{idles}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +131,17 @@ def _efficiency(job: Job, rung: Rung) -> float:
     if not rung.leaves:
         return efficiency(job.num_leaves, rung.layout.dp)
     return job.num_leaves / (rung.layout.dp * max(rung.leaves))
+
+
+def _idle_share(job: Job, rung: Rung) -> float | None:
+    """Of the pipelines with most microbatches; None of one that is none, or too long to draw."""
+    most = max(rung.leaves, default=-(-job.num_leaves // rung.layout.dp))
+    microbatches = most * (job.num_microbatches // job.num_leaves)
+    pipeline = rung.cut.pipeline
+    if rung.stages == 1 or microbatches * pipeline.num_stages > MOST_PASSES:
+        return None
+    schedules = schedules_of(rung.schedule, pipeline, slots_alone(microbatches))
+    return float(time_line(schedules).bubble)
 
 
 def _each(job: Job, rung: Rung) -> str:
@@ -171,9 +190,9 @@ def _pipeline_reasons(job: Job, flights: Sequence[Flight]) -> Iterator[str]:
     for flight in piped:
         pipeline = flight.staging.pipeline
         stages = pipeline.num_stages
-        each = f" on {count(pipeline.ranks, 'worker')}" if stages > pipeline.ranks else ""
+        on = f", on {count(pipeline.ranks, 'worker')}" if stages > pipeline.ranks else ""
         layers = _layers_in_words(pipeline.sizes(job.model.num_layers))
-        yield f"pp={pipeline.ranks}: {flight.staging.schedule}, {stages} stages{each} of {layers}"
+        yield f"pp={pipeline.ranks}: {flight.staging.schedule}, {stages} stages of {layers}{on}"
     others = [flight for flight in piped if flight.lowest.pp != job.parallel.pp]
     if job.parallel.layers and others:
         yield (

@@ -44,6 +44,19 @@ def test_so_many_workers_get_a_marked_mesh_and_the_rest_is_explained(capsys):
     assert "ZeRO stage 3: all replicas share one copy" in found
 
 
+def test_pipelines_show_their_schedule_and_how_much_they_idle(capsys):
+    piped = ("parallel.pp=2", "parallel.schedule=interleaved", "elastic.pp=[1]")
+    sets = [word for setting in piped for word in ("--set", setting)]
+    head, *found = (" ".join(words) for words in lines(capsys, TINY, *sets, "--workers", "4"))
+    assert head.startswith("workers mesh schedule shards leaves each")
+    assert found[0].startswith("1 dp=1 1 12 100%")
+    assert found[1].startswith("2 pp=2 interleaved 1 12 100%")
+    assert found[4].startswith("> 4 dp=2 pp=2 interleaved 1 6 100%")
+    assert "pp=2: interleaved, 4 stages of 1 layer each, on 2 workers" in found
+    [idle] = [line for line in found if "idles" in line]
+    assert idle.endswith("100% efficient; interleaved idles 8% of the time on even stages")
+
+
 def test_leaves_that_do_not_come_out_even_show_what_that_costs(capsys):
     rows = lines(capsys, TINY, "--set", "elastic.max_workers=5", "--workers", "5")
     assert rows[5][:8] == [">", "5", "dp=5", "1", "2", "or", "3", "80%"]
@@ -55,6 +68,7 @@ def test_the_same_for_a_program(capsys):
     assert [rung["workers"] for rung in found["rungs"]] == [2, 4]
     assert found["rungs"][1]["unit"] == {"workers": 2, "on_one_node": True}
     assert [rung["moves"] for rung in found["rungs"]] == [None, 0.5]
+    assert [rung["layers"] for rung in found["rungs"]] == [[4], [4]]
     assert (found["picked_workers"], found["leaves"]) == (4, 2)
 
 

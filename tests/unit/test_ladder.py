@@ -12,6 +12,7 @@ from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan import ladder as ladder_module
 from remesh.orchestrator.plan import rung as rung_module
+from remesh.orchestrator.plan import staging as staging_module
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.planner import ladder_of
 from remesh.orchestrator.plan.rung import Rung, Unit, changed_bits
@@ -169,7 +170,8 @@ def test_what_changes_hands_follows_from_the_cuts():
 
 def calls(action):
     """How many functions of the ladder's files an action calls."""
-    files = {ladder_module.__file__, rung_module.__file__}
+    modules = (ladder_module, rung_module, staging_module)
+    files = {module.__file__ for module in modules}
     counted = []
 
     def count(frame, event, _):
@@ -184,9 +186,13 @@ def calls(action):
     return len(counted)
 
 
-def test_a_ladder_of_sixteen_thousand_workers_is_made_and_picked_from_as_one_of_four():
+PIPED = ["parallel.pp=4", "parallel.schedule=interleaved", "model.num_layers=8", "elastic.pp=[2]"]
+
+
+@pytest.mark.parametrize("words", [[], PIPED], ids=["dp", "pp"])
+def test_a_ladder_of_sixteen_thousand_workers_is_made_and_picked_from_as_one_of_four(words):
     huge = ["elastic.max_workers=16384", "train.global_batch=16384", "train.microbatch=1"]
-    sizes = [load_job(TINY, overrides) for overrides in ([], huge)]
+    sizes = [load_job(TINY, [*words, *overrides]) for overrides in ([], huge)]
     few, many = (calls(lambda job=job: ladder_of(job)) for job in sizes)
     assert 0 < few == many
     ladders = [ladder_of(job) for job in sizes]
@@ -197,8 +203,8 @@ def test_a_ladder_of_sixteen_thousand_workers_is_made_and_picked_from_as_one_of_
         assert rung.workers == room
 
     few, many = (calls(lambda p=pair: pick(*p)) for pair in zip(ladders, rooms, strict=True))
-    assert 0 < few == many < 30
-    assert len(str(asdict(ladders[1]))) < 1000
+    assert 0 < few <= many <= few + 2 < 50
+    assert len(str(asdict(ladders[1]))) < 1000 * len(ladders[1].flights)
 
 
 def test_one_builder_makes_the_ladder_of_a_job():

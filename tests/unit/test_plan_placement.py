@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remesh.orchestrator.plan.placement import Device, local_ranks, place
+from remesh.orchestrator.plan.placement import Device, keeping_stages, local_ranks, place
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
@@ -65,6 +65,32 @@ def test_nodes_of_a_domain_are_neighbours_and_the_head_comes_first_in_its_own():
         *devices("D", domain="rack-1"),
     ]
     assert nodes_of(place(offered, mesh(dp=4))) == "BDCA"
+
+
+def test_stages_of_a_pipeline_are_on_one_node_or_in_one_domain_if_they_can_be():
+    placed = place(devices("AAABBBCC"), mesh(dp=4, pp=2))
+    assert nodes_of(placed) == "AAABBBCC"  # one pipeline alone straddles two nodes
+    assert nodes_of(place(devices("AAABBBB"), mesh(dp=3, pp=2))) == "AABBBB"
+    racks = [
+        *devices("ABC", domain="rack-1"),
+        *devices("DEF", domain="rack-2"),
+        *devices("GH", domain="rack-3"),
+    ]
+    assert nodes_of(place(racks, mesh(dp=4, pp=2))) == "ABCFDEGH"
+    assert nodes_of(place(racks, mesh(dp=3, pp=2))) == "ABDEGH"
+    assert nodes_of(place(racks, mesh(dp=2, pp=4))) == "ABCDEFGH"
+    groups = place(devices("AAAABBBBCCCC"), mesh(dp=2, pp=3, tp=2))
+    assert nodes_of(groups) == "AAAABBBBCCCC"
+
+
+def test_who_has_a_stage_keeps_it_within_its_pipeline():
+    piped = mesh(dp=2, pp=2, tp=2)
+    assert keeping_stages(piped, [None] * 8) == list(range(8))
+    moved = [1, 1, None, None, 0, 0, 1, 1]
+    assert keeping_stages(piped, moved) == [2, 3, 0, 1, 4, 5, 6, 7]
+    both = [1, 1, 1, 1, 1, 1, 0, 0]
+    assert keeping_stages(piped, both) == [2, 3, 0, 1, 6, 7, 4, 5]
+    assert keeping_stages(mesh(pp=4), [1, 2, 3, None]) == [3, 0, 1, 2]
 
 
 def test_local_ranks_follow_the_devices_in_whatever_order_they_were_handed_out():
