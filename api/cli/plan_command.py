@@ -157,7 +157,7 @@ def _table(job: Job, table: Sequence[RungRow], picked: Rung | None) -> Table:
     piped = any(row.rung.stages > 1 for row in table)
     columns = [column for column in COLUMNS if piped or column != SCHEDULE]
     for column in columns:
-        shown.add_column(column, no_wrap=column != "unit")
+        shown.add_column(column, no_wrap=column not in ("unit", "leaves each", "shards"))
     for row in table:
         cells = {"": ">" if row.rung == picked else "", **_cells(job, row)}
         shown.add_row(*(str(cells[column]) for column in columns))

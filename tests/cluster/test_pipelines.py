@@ -1,0 +1,147 @@
+"""Pipelines on hosts of their own: stages die and come back, pipelines change length, no bit does.
+
+Each run has its own schedule, and all train the curve of replicas alone.
+"""
+
+import time
+
+import pytest
+from place import SHORT, SLOWLY, Place, until
+
+from remesh.actors.history.journal_reading import read_history
+from remesh.orchestrator.accounts.view import view_of
+
+STEPS, EVERY = 24, 8
+KILL = ("--kill", "worker@13")
+LENGTHS = (1, 2, 4, 3)  # of a pipeline, as hosts come and go
+LOOK_S = 0.2
+TRAINS_LIMIT_S = 60
+
+
+class Runs:
+    """Runs of the short job, of four layers, on four hosts of one worker each."""
+
+    def __init__(self, hosts, root):
+        self._hosts = hosts
+        self._place = Place(root, hosts.environment(), hosts.prefix(root))
+        self._root = root
+
+    def report(self, name, *settings, kill=KILL):
+        self._hosts.stand(4)
+        outcome = self._place.run(
+            SHORT, *self._words(name, f"train.steps={STEPS}", *settings), *kill
+        )
+        assert outcome.code == 0, outcome.err + outcome.out
+        return whole(outcome.report)
+
+    def through(self, lengths, name, *settings):
+        """The report of a run on as many hosts as this, one number after the other."""
+        self._hosts.stand(lengths[0])
+        report = self._root / f"{name}.json"
+        words = self._words(name, "train.steps=5000", *settings)
+        process = self._place.start("run", SHORT, *words, "--report", report, *SLOWLY)
+        for length in lengths:
+            self._hosts.stand(length)
+            until(
+                lambda n=length: self._trains(process, name, n), TRAINS_LIMIT_S, f"{length} train"
+            )
+        process.terminate()
+        outcome = self._place.finish(process, report)
+        assert outcome.code == 143, outcome.err + outcome.out
+        return whole(outcome.report)
+
+    def _words(self, name, *settings):
+        all_of = (
+            f"checkpoint.dir=runs/{name}", f"checkpoint.every={EVERY}", "elastic.max_workers=4",
+            "model.num_layers=4", *settings,
+        )  # fmt: skip
+        sets = [word for setting in all_of for word in ("--set", setting)]
+        return ("--address", self._hosts.address, *sets)
+
+    def _trains(self, process, name, members):
+        """Whether a mesh of so many has made some steps."""
+        time.sleep(LOOK_S)
+        assert process.poll() is None, process.communicate()
+        journals = read_history(self._root / "runs" / name).starts
+        view = view_of(journals[-1].replay()) if journals else None
+        if view is None or view.phase != "running":
+            return False
+        life = view.generations[-1]
+        return life.workers == members and view.step > life.from_step + 2
+
+
+def whole(report):
+    samples = report["samples"]
+    assert (samples["lost"], samples["repeated"]) == (0, 0)
+    return report
+
+
+def lives(report):
+    return [(life["layout"], life["lost_steps"]) for life in report["generations"]]
+
+
+@pytest.fixture(scope="module")
+def runs(hosts, tmp_path_factory):
+    return Runs(hosts, tmp_path_factory.mktemp("pipelines"))
+
+
+@pytest.fixture(scope="module")
+def recut(runs):
+    """What a live run trains, whose pipeline gets longer and shorter."""
+    return runs.through(LENGTHS, "recut", "parallel.pp=4", "elastic.pp=[3,2,1]")
+
+
+@pytest.fixture(scope="module")
+def replicated(runs):
+    """The losses of four replicas, each of which has all layers."""
+    return runs.report("replicated", kill=())["losses"]
+
+
+@pytest.fixture(scope="module")
+def tensor(runs):
+    """The losses of two replicas, each a tp group."""
+    words = ("parallel.tp=2", "parallel.allow_cross_node_tp=true")
+    return runs.report("tensor", *words, kill=())["losses"]
+
+
+def test_a_pipeline_is_cut_anew_in_a_live_run_and_no_step_is_lost(recut):
+    assert lives(recut) == [("dp=1", 0), ("pp=2", 0), ("pp=4", 0), ("pp=3", 0)]
+
+
+def test_nor_does_a_bit_change(recut, replicated):
+    assert len(recut["losses"]) >= STEPS
+    assert recut["losses"][:STEPS] == replicated
+
+
+def test_a_killed_stage_comes_back_from_another_replica(runs, replicated):
+    """And as three workers make no two pipelines, they go on as three replicas."""
+    words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=interleaved")
+    killed = runs.report("replicas", *words)
+    assert lives(killed)[:2] == [("dp=2 pp=2", 0), ("dp=3", 0)]
+    assert "with the state of the live ranks" in killed["generations"][1]["reason"]
+    assert killed["losses"] == replicated
+
+
+def test_a_killed_stage_of_tp_groups_comes_back_from_a_vault(runs, tensor):
+    words = (
+        "parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=dualpipe-v", "parallel.tp=2",
+        "parallel.allow_cross_node_tp=true", "checkpoint.snapshot_every=1",
+    )  # fmt: skip
+    killed = runs.report("groups", *words)
+    assert lives(killed)[0] == ("pp=2 tp=2", 0)
+    recovery = killed["generations"][1]
+    assert "from the vault of" in recovery["reason"]
+    assert recovery["lost_steps"] <= 1
+    assert killed["losses"] == tensor
+
+
+def test_a_killed_stage_whose_shard_nobody_else_holds_comes_back_from_the_checkpoint(
+    runs, replicated
+):
+    words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=zb-h1", "zero.stage=1")
+    killed = runs.report("shards", *words)
+    assert lives(killed)[:2] == [("dp=2 pp=2", 0), ("dp=3", 4)]
+    recovery = killed["generations"][1]
+    assert "with checkpoint step-00000008" in recovery["reason"]
+    assert "as no live rank holds shard " in recovery["reason"]
+    assert killed["losses"] == replicated
