@@ -46,7 +46,7 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=_heed_ctrl_c,  # noqa: PLW1509 - nothing but one call between fork and exec
+            preexec_fn=_heed_signals,  # noqa: PLW1509 - nothing but two calls between fork and exec
         )
 
     def remesh(self, *args, limit_s=LIMIT_S):
@@ -69,9 +69,10 @@ class Place:
         return Outcome(code=process.returncode, out=out, err=err, report=written)
 
 
-def _heed_ctrl_c():
-    """As in a terminal: tests that run in the background hand down that SIGINT is ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _heed_signals():
+    """What tests in the background or under nohup ignore, their commands heed."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def until(condition, limit_s, what):
