@@ -13,7 +13,7 @@ import pytest
 import torch
 from held_case import BUCKET_BYTES, Case
 from process_pool import NUM_PROCESSES
-from small_engine import formed, work_of
+from small_engine import work_of
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
@@ -21,6 +21,7 @@ from remesh.parallel.plan.memory.rank_memory import rank_memory
 from remesh.parallel.plan.memory.rank_sizes import RankSizes
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import Precision
+from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.warm_up import warm_up
 
 WITHIN = 0.15
@@ -49,6 +50,12 @@ CASES = {
     "tp with sequence": Case(layout=Layout(tp=2), leaves=2, more={"sequence": True}),
     "recompute": Case(leaves=2, more={"recompute": Recompute(mode="full")}),
     "bf16": Case(layout=Layout(dp=2), leaves=2, more={"precision": BF16}),
+    "pp": Case(layout=Layout(pp=2)),
+    "pp of gpipe": Case(layout=Layout(pp=2), schedule="gpipe"),
+    "pp interleaved": Case(layout=Layout(pp=2), schedule="interleaved"),
+    "pp in halves": Case(layout=Layout(pp=2), schedule="zb-h1"),
+    "pp tied, folded": Case(layout=Layout(pp=2), schedule="dualpipe-v", kind={"tied": True}),
+    "pp tied, zero 3": Case(layout=Layout(dp=2, pp=2), stage=3, kind={"tied": True}),
     "gelu": Case(
         leaves=1,
         kind={"norm": "layer", "positions": "learned", "activation": "gelu"},
@@ -77,7 +84,10 @@ def taken(seat, case):
 
 def steps(seat, case, model):
     chosen = case.spec(model)
-    mesh, engine = formed(seat, case.layout, chosen)
+    mesh = seat.mesh(case.layout, chosen.zero.shard_size(case.layout.dp))
+    engine = Engine(chosen)
+    engine.form(mesh, (), case.schedule, case.pipeline)
+    engine.reset()
     for step in (1, 2):
         engine.step(step, work_of(mesh, step, fill=fill(model)))
     mesh.close()
@@ -116,6 +126,9 @@ def planned(case):
             sequence=chosen.sequence,
             recompute=chosen.recompute.mode,
             recompute_every=chosen.recompute.every,
+            pipeline=case.pipeline,
+            schedule=case.schedule,
+            num_microbatches=case.leaves * case.per_leaf // layout.dp,
         )
     )
 

@@ -10,6 +10,7 @@ from remesh.orchestrator.control.moves.choosing import _stages_held
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.plan.rung import Rung
+from remesh.orchestrator.plan.spreading import spread
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.pipeline import Pipeline
@@ -53,6 +54,31 @@ def test_so_it_does_where_pipelines_stretch_over_a_rack():
     by_node = {m.node: m.worker for m in newest(drive).members}
     form = left_after(drive, by_node["b"])
     assert {member.node for member in form.members} == {"c", "d"}
+
+
+def test_a_pipeline_is_taken_out_of_one_domain_and_the_next_one_out_of_another():
+    """Racks of three, of which one worker comes too late: the oldest four are three and one."""
+    drive = Drive(nodes=(), pp=2, max_dp=3)
+    for number in range(6):
+        rack = f"rack-{number // 3}"
+        drive.do(ev.NodeJoined(node=f"n{number}", slots=1, head=number == 0, domain=rack))
+    for worker in list(drive.state.roster.workers.values())[:5]:
+        drive.do(ev.WorkerReady(worker=worker.name, node=worker.node, pid=1))
+    drive.tick()
+    form = newest(drive)
+    replicas = [form.members[:2], form.members[2:]]
+    assert [{m.node[1:] < "3" for m in replica} for replica in replicas] == [{True}, {False}]
+
+
+def test_units_are_spread_over_domains_as_whole_pipelines():
+    racks = "AAABBBCCC"
+    assert spread(racks, 6, 2) == [0, 1, 3, 4, 6, 7]
+    assert spread(racks, 4, 2) == [0, 1, 3, 4]
+    assert spread("AAAAAA", 4, 2) == [0, 1, 2, 3]
+    assert sorted(spread("AAABBB", 6, 2)) == list(range(6))
+    assert spread("ABBBAA", 4, 2, first=1) == [0, 4, 1, 2]  # the one that has to be is completed
+    assert spread(racks, 2, 2, first=5) == [0, 1]
+    assert spread("AAB", 6, 3) == [0, 1, 2]  # there are no more
 
 
 def test_who_holds_a_stage_keeps_it_beside_a_newcomer():

@@ -22,6 +22,7 @@ from remesh.orchestrator.control.words.recovery import (
 )
 from remesh.orchestrator.plan.placement import keeping_stages, local_ranks, place
 from remesh.orchestrator.plan.rung import Rung, Unit
+from remesh.orchestrator.plan.spreading import spread
 from remesh.parallel.plan.cut import Cut, Held, Part
 
 NOTHING = Held()
@@ -57,7 +58,7 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     assert rung is not None
     found = units[rung.unit]
     if rung.stages > 1:
-        found = _units(turn, rung.unit, candidates, stages=rung.stages)
+        found = _spread(turn, candidates, rung)
     chosen = [worker for unit in found[: rung.num_units] for worker in unit]
     return Choice(
         rung=rung,
@@ -140,6 +141,15 @@ def _units(
         return straddling
     units.sort(key=lambda u: (-sum(kept.get(w.name, 0) for w in u), place_of[u[0].name]))
     return units
+
+
+def _spread(turn: Turn, candidates: _Candidates, rung: Rung) -> list[list[Worker]]:
+    """The units of pipelines: who holds state first, and the others over the failure domains."""
+    units = _units(turn, rung.unit, candidates, stages=rung.stages)
+    nodes, held = turn.state.roster.nodes, candidates.held
+    holding = sum(any(worker.name in held for worker in unit) for unit in units)
+    domains = [nodes[unit[0].node].domain for unit in units]
+    return [units[at] for at in spread(domains, rung.num_units, rung.stages, holding)]
 
 
 def _cut(workers: list[Worker], size: int) -> Iterator[list[Worker]]:
