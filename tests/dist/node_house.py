@@ -66,7 +66,8 @@ def house_spec(folder, patience_s=5.0, settings=()):
 class House:
     """Orders are told by `tell`; what the agent says is kept in `words` and `events`."""
 
-    def __init__(self, spec, *, devices=(), start=True):
+    def __init__(self, spec, *, devices=(), start=True, early=False):
+        """An `early` one was begun before there was a controller."""
         self.spec = spec
         self.incarnation = spec.incarnation
         self.told_numbers = Counter()
@@ -78,7 +79,7 @@ class House:
         self.loses = 0
         place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
         forker = Forker(pickle.dumps(spec), os.environ)
-        self.loop = NodeLoop(spec, place, spec.incarnation, self._hear, forker)
+        self.loop = NodeLoop(spec, place, 0 if early else spec.incarnation, self._hear, forker)
         self.thread = threading.Thread(target=self._run, daemon=True)
         if start:
             self.thread.start()

@@ -34,6 +34,20 @@ def test_what_nobody_has_heard_is_told_again_and_counted_once(house):
     assert [type(event) for event in house.events] == [WorkerReady, WorkerLost]
 
 
+def test_one_that_was_begun_before_its_controller_is_warm_and_says_nothing_until_it_is_told(
+    tmp_path,
+):
+    house = House(house_spec(tmp_path), early=True)
+    try:
+        assert soon(lambda: house.household._forker._is_warm)
+        assert house.words == []
+        (one,) = house.start("worker-0")
+        assert one.seat.incarnation == house.incarnation
+        assert {word.incarnation for word in house.words} == {house.incarnation}
+    finally:
+        house.close()
+
+
 def test_orders_of_a_controller_before_the_newest_are_dropped(house):
     (one,) = house.start("worker-0")
     old = house.incarnation

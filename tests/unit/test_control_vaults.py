@@ -246,7 +246,9 @@ def test_a_step_without_a_record_is_none_to_start_from():
     assert drive.state.current.restore.source is None
 
 
-def test_a_slot_that_cannot_be_read_is_done_without():
+@pytest.mark.parametrize("late", [False, True])
+def test_a_slot_that_cannot_be_read_is_done_without(late):
+    """Seed 6506: who could not read it had left the mesh, and the next one read it again."""
     drive = sharded()
     drive.lose("worker-3")
     drive.park(10)
@@ -255,6 +257,9 @@ def test_a_slot_that_cannot_be_read_is_done_without():
     (bad,) = drive.state.current.restore.slots
     drive.all(ev.WorkerFormed, form_s=0.01)
     failed = {"name": slot_label(bad), "error": "hash differs"}
+    if late:
+        drive.all(ev.GroupBroken, workers=drive.members[1:2], error="reset")
+        drive.park(10, held_in=1, workers=drive.members[:1])
     drive.all(ev.RestoreFailed, workers=drive.members[:1], **failed)
     drive.park(10, held_in=1)
     tell(drive, "head", *everything("head", 10))

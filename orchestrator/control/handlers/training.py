@@ -54,16 +54,18 @@ def on_restored(turn: Turn, event: WorkerRestored) -> None:
 
 
 def on_restore_failed(turn: Turn, event: RestoreFailed) -> None:
-    """A slot that cannot be read is done without; there may be another of the same part."""
+    """A slot that cannot be read is done without, whenever that is heard; there may be another of
+    the same part.
+    """
     restore = turn.state.current.restore
+    is_slot = any(slot_label(slot) == event.name for slot in slots_of(restore))
+    if is_slot:
+        turn.state.vaults.bad.add(event.name)
     if event.worker not in turn.state.current.unrestored:
         return  # doubled, or of one that has left the mesh
     turn.state.current.explained = True
-    if any(slot_label(slot) == event.name for slot in slots_of(restore)):
-        label = event.name
-        turn.state.vaults.bad.add(label)
-    else:
-        label = source_label(restore)
+    label = event.name if is_slot else source_label(restore)
+    if not is_slot:
         _blame_restore(turn)
     fence(turn, f"{event.worker} could not restore {label}: {event.error}")
 
