@@ -2,12 +2,13 @@
 
 import math
 import re
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
 import pytest
 from counted import calls_made, growth
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
@@ -28,6 +29,7 @@ from remesh.parallel.plan.schedules.dualpipe_v import dualpipe_v
 from remesh.parallel.plan.schedules.interleaved import interleaved
 from remesh.parallel.plan.schedules.operations import (
     Backward,
+    BorderMessage,
     Exchange,
     Forward,
     KeepCompany,
@@ -37,6 +39,8 @@ from remesh.parallel.plan.schedules.operations import (
     Step,
     Vote,
 )
+from remesh.parallel.plan.schedules.rank_lists import operations_of
+from remesh.parallel.plan.schedules.rank_order import Task
 from remesh.parallel.plan.schedules.replica_slots import Slot, slots_alone, slots_of
 from remesh.parallel.plan.schedules.timing.timeline import PassCosts, time_line
 from remesh.parallel.plan.schedules.wiring import made_by, needed_by, wire
@@ -46,6 +50,7 @@ RANKS, MICROBATCHES, CHUNKS = st.integers(1, 8), st.integers(1, 16), st.integers
 HALF = Fraction(1, 2)
 UNIT = PassCosts(forward=1, input=HALF, weight=HALF)
 EVEN = PassCosts(forward=1, input=1, weight=1)
+END = (Reduce(), Vote(), Step())
 
 
 @cache
@@ -182,17 +187,92 @@ def paired(order, apart):
     return blocks
 
 
-@given(NAMES, st.integers(2, 5), st.integers(1, 3), TIMES, TIMES, TIMES)
+LONGER = st.integers(6, 20)
+
+
+@given(NAMES, st.integers(2, 5), st.integers(1, 3), st.integers(6, 12), LONGER, st.integers(6, 12))
+@example("interleaved", 4, 4, 8, 14, 11)
+@example("interleaved", 4, 3, 1, 6, 2)
 def test_messages_make_nobody_wait_beyond_what_they_are_made_of(
-    name, ranks, rounds, more_forward, more_input, weight
+    name, ranks, rounds, forward, halved, weight
 ):
     """A list takes as long as the passes of its ranks would that get all messages at once."""
-    forward, halved = weight + more_forward, weight + more_input
     costs = PassCosts(forward=forward, input=halved, weight=weight)
     pipeline, slots, lists = legal(name, ranks, rounds * ranks)
     orders = [PUBLISHED[name].order(pipeline, rank, len(slots)) for rank in range(ranks)]
     blocks = [[(task,) for task in order] for order in orders]
     assert time_line(lists, costs).length == length_of(blocks, pipeline, costs)
+
+
+def test_a_rank_in_the_middle_gives_before_it_takes():
+    """So one that is late makes nobody late but those that wait for it."""
+    transfers = [type(one) for one in legal("gpipe", 3, 4)[2][1] if hasattr(one, "peer")]
+    between = [Send, Receive] * 3
+    assert transfers == [Receive, *between, Exchange, *between, Send]
+
+
+@st.composite
+def drawn_orders(draw):
+    """A pipeline, and any order in which its ranks can compute."""
+    folded = draw(st.booleans())
+    chunks = 2 if folded else draw(st.integers(1, 3))
+    pipeline = Pipeline(ranks=draw(st.integers(1, 4)), chunks=chunks, folded=folded)
+    num_slots, rng = draw(st.integers(1, 4)), draw(st.randoms(use_true_random=False))
+    chains = [one for slot in range(num_slots) for one in passes_of(slot, pipeline, rng)]
+    next_added = dict.fromkeys(range(pipeline.num_stages), 0)
+    orders, done = [[] for _ in range(pipeline.ranks)], set()
+    while chains:
+        chain = rng.choice([one for one in chains if is_ready(one[0], done, next_added)])
+        task = chain.pop(0)
+        done.add(task)
+        next_added[task.stage] += task.what in ("backward", "weight")
+        orders[pipeline.rank_of(task.stage)].append(task)
+        chains = [one for one in chains if one]
+    return pipeline, num_slots, orders
+
+
+def passes_of(slot, pipeline, rng):
+    """Through all stages and back, and the weights' halves beside."""
+    halved = rng.random() < 0.5
+    there = [Task(what="forward", slot=slot, stage=n) for n in range(pipeline.num_stages)]
+    kind = "input" if halved else "backward"
+    back = [Task(what=kind, slot=slot, stage=one.stage) for one in reversed(there)]
+    weights = [[Task(what="weight", slot=slot, stage=one.stage)] for one in there if halved]
+    return [[*there, *back], *weights]
+
+
+def is_ready(task, done, next_added):
+    if task.what in ("backward", "weight") and next_added[task.stage] != task.slot:
+        return False
+    return task.what != "weight" or Task(what="input", slot=task.slot, stage=task.stage) in done
+
+
+@given(drawn_orders())
+def test_any_order_in_which_ranks_can_compute_becomes_lists_that_end(drawn):
+    pipeline, num_slots, orders = drawn
+    slots = slots_alone(num_slots)
+    lists = [(*operations_of(one, slots), *END) for one in wire(orders, pipeline)]
+    check_schedules(lists, pipeline, slots)
+
+
+def test_a_message_is_under_way_for_as_long_as_it_is_said_to_be():
+    schedules = legal("1f1b", 2, 1)[2]
+    assert time_line(schedules, replace(EVEN, message=10)).length == 1 + 10 + 1 + 2 + 10 + 2
+
+
+def test_messages_of_a_step_are_none_of_the_next_ones():
+    there, back = (BorderMessage(what="activation", border=n, microbatch=0) for n in range(2))
+    first = [Forward(microbatch=0), Exchange(peer=1, send=there, receive=back), *END]
+    second = [Exchange(peer=0, send=back, receive=there), Forward(microbatch=0, stage=1), *END]
+    assert time_line([first, second], EVEN).length == 2
+    assert time_line([first * 2, second * 2], EVEN).length == 4
+
+
+def test_ranks_that_wait_for_ever_have_no_timeline():
+    first, second = legal("1f1b", 2, 2)[2]
+    for broken in ([first[2:], second], [first[:-2], second]):
+        with pytest.raises(ScheduleError, match="the ranks wait for each other"):
+            time_line(broken)
 
 
 def test_in_flight_are_all_of_gpipe_and_as_many_of_1f1b_as_ranks_follow():
@@ -343,7 +423,7 @@ def test_every_replica_has_to_fit(name, ranks, counts, text):
 
 
 def test_a_replica_without_microbatches_fits_anywhere():
-    assert legal_schedule("interleaved", 4, [8, 0]) == ("interleaved", "")
+    assert legal_schedule("dualpipe-v", 4, [8, 0]) == ("dualpipe-v", "")
     assert legal_schedule("1f1b", 1, [1]) == ("1f1b", "")
 
 

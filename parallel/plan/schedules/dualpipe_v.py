@@ -3,12 +3,17 @@ other.
 
 A rank holds a stage of each arm. In the long middle a forward of either comes with a backward of
 the other, so that two passes with nothing to wait for stand side by side; at both ends backwards in
-two halves fill what would be a bubble. Legal from m = 2 p microbatches on, for p ranks.
+two halves fill what would be a bubble. Legal from m = 2 p microbatches on, for p ranks. A rank
+keeps the activations of 2 p + 1 passes, each through half of its layers.
+
+The published bubble is (p - 1)(F&B + B - 3 W), where F&B is a forward and a backward that begin and
+end together. Here one follows the other, and what the first gives is not held back: where both take
+as long as F + B and F is as long as the input's half, (p - 1)(F + B - 2 W) are left.
 
 The alternative with the same folding, ZB-V, splits every backward; this one only those at the ends.
 
-Source: DeepSeek-AI 2024 (arXiv:2412.19437), section 3.2.1, cut in half as by Qi et al. 2024
-(arXiv:2405.15362): a bubble of (p - 1)(F&B + B - 3 W), where F&B is a forward beside a backward.
+Source: DeepSeek-AI 2024 (arXiv:2412.19437), section 3.2.1, DualPipe, and DeepSeek-AI's DualPipeV
+of 2025, which cuts it in half.
 """
 
 from collections import deque

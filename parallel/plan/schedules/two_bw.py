@@ -5,7 +5,7 @@ one version on all ranks, and every gradient is one update old. So a rank keeps 
 buffers that are written by turns, if a group is no smaller than the pipeline is long: `group` >= p.
 A plan only: nothing trains by it yet.
 
-Source: Narayanan et al. 2021 (arXiv:2006.09503), section 3.1, figure 2.
+Source: Narayanan et al. 2021 (arXiv:2006.09503), section 3.1.
 """
 
 from remesh.parallel.plan.errors import ScheduleError

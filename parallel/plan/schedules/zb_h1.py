@@ -6,8 +6,8 @@ min(m, p) microbatches in all, as many as the first rank does under 1F1B.
 
 Legal for every number of microbatches m; the published bubble holds from m = p on.
 
-Source: Qi et al. 2023 (arXiv:2401.10241), section 2.1 and table 1: (p - 1)(F + B - W) for B the
-half that gives the gradient of the input.
+Source: Qi et al. 2023 (arXiv:2401.10241), section 2: (p - 1)(F + B - W), where B is the half that
+gives the gradient of the input.
 """
 
 from collections.abc import Iterator
