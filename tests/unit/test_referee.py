@@ -284,3 +284,34 @@ def test_what_all_have_started_goes_on_though_one_has_left_by_then():
     assert {answer.kind for answer in table.told} == {"go"}
     table.waits(1, 1)
     assert {answer.kind for answer in table.told} == {"go"}
+
+
+def test_what_a_rank_has_started_and_left_is_not_gone_on_with():
+    table = Table(2)
+    table.starts(1, all_reduce(1, 2))
+    table.told += table.referee.leaves(1, "world")
+    table.starts(0, all_reduce(0, 2))
+    table.told += table.referee.leaves(0, "world")
+    assert [(answer.rank, answer.kind) for answer in table.told] == [(0, "lost")]
+
+
+def test_who_has_left_a_group_waits_in_it_no_longer():
+    table = Table(2)
+    table.form("pipe", (0, 1))
+    table.starts(1, to_one("receive", 0, 2), "pipe")
+    table.waits(1, 1, "pipe")
+    table.told += table.referee.leaves(1, "pipe")
+    table.starts(0, all_reduce(0, 2))
+    table.waits(0, 1)
+    assert table.told == []
+
+
+def test_who_waits_for_one_that_has_left_is_told_so_and_nobody_is_accused():
+    table = Table(2)
+    table.form("pipe", (0, 1))
+    table.told += table.referee.leaves(1, "pipe")
+    table.starts(1, all_reduce(1, 2))
+    table.waits(1, 1)
+    table.starts(0, to_one("send", 1, 2), "pipe")
+    table.waits(0, 1, "pipe")
+    assert [(answer.rank, answer.kind) for answer in table.told] == [(0, "lost")]
