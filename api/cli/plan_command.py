@@ -123,7 +123,7 @@ def _costs(text: str) -> tuple[int, int, int]:
         raise UserError(f"--costs {text} is not understood; use three whole numbers, such as 2,2,1")
     forward, halved, weight = map(int, text.split(","))
     if not forward or not halved:
-        raise UserError(f"--costs {text} leaves no time for a pass; only W may be 0")
+        raise UserError(f"with --costs {text} a pass takes no time; only W may be 0")
     return forward, halved, weight
 
 

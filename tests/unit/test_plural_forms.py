@@ -34,6 +34,7 @@ ALWAYS_MANY = {
     ("orchestrator/plan/ladder.py", "replicas"),
     ("orchestrator/plan/ladder.py", "workers"),
     ("orchestrator/plan/ladder.py", "leaves"),
+    ("orchestrator/plan/planner.py", "layers"),  # those of several stages
     ("parallel/plan/dealing.py", "leaves"),  # these are asserted of a plan
     ("parallel/plan/dealing.py", "ranks"),
     ("parallel/plan/leaves.py", "leaves"),
