@@ -22,10 +22,12 @@ class RMSNorm(nn.Module):
         return root_mean_square_normed(x, self.weight, self.eps)
 
     def unscaled(self, x: Tensor) -> Tensor:
-        return root_mean_square_normed(x, None, self.eps)
+        """In fp32 at least, as the whole norm is computed."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return root_mean_square_normed(x.to(wide), None, self.eps)
 
     def scaled(self, x: Tensor) -> Tensor:
-        return x * self.weight
+        return (x * self.weight).to(self.weight.dtype)
 
 
 class LayerNorm(nn.Module):

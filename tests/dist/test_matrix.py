@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from manifests import checkpoint_manifest
-from small_engine import formed, spec, started, work_of, zero
+from small_engine import spec, work_of, zero
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.plan.schedules.catalogue import pipeline_of
 from remesh.parallel.spec import Precision, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.reading import read_fragments
@@ -27,10 +28,18 @@ SAVED_STEP, LAST_STEP = 3, 6
 REF = CheckpointRef(step=SAVED_STEP, generation=1)
 LOSS_UNIT = 2.0**-24
 SMALL = ModelConfig(
-    num_layers=1, width=32, num_heads=4, num_kv_heads=2, ffn_width=48, vocab_size=61, seq_len=20
+    num_layers=4,
+    width=32,
+    num_heads=4,
+    num_kv_heads=2,
+    ffn_width=48,
+    vocab_size=61,
+    seq_len=20,
+    positions="learned",
+    tied=True,
 )
 LARGE = ModelConfig(
-    num_layers=1, width=256, num_heads=4, num_kv_heads=4, ffn_width=768, vocab_size=1023, seq_len=8
+    num_layers=4, width=128, num_heads=4, num_kv_heads=4, ffn_width=512, vocab_size=1023, seq_len=8
 )
 
 
@@ -39,12 +48,19 @@ class Case:
     layout: Layout
     zero: ZeroSpec = field(default_factory=ZeroSpec)
     sequence: bool = False
+    schedule: str = "1f1b"
 
     def spec(self, model):
         return spec(4, 1, model=model, precision=FP64, zero=self.zero, sequence=self.sequence)
 
     def mesh(self, seat):
         return seat.mesh(self.layout, self.zero.shard_size(self.layout.dp))
+
+    def engine(self, mesh, model):
+        """Formed, without any state."""
+        engine = Engine(self.spec(model))
+        engine.form(mesh, (), self.schedule, pipeline_of(self.schedule, mesh.layout.pp, 2))
+        return engine
 
 
 CASES = {
@@ -59,6 +75,11 @@ CASES = {
     "hybrid": Case(layout=Layout(dp=4), zero=zero(3, group=2)),
     "tp2 zero3": Case(layout=Layout(dp=3, tp=2), zero=zero(3)),
     "tp2 hybrid": Case(layout=Layout(dp=4, tp=2), zero=zero(2, group=2)),
+    "pp3": Case(layout=Layout(pp=3)),
+    "pp2 interleaved": Case(layout=Layout(pp=2), schedule="interleaved"),
+    "pp2 folded": Case(layout=Layout(pp=2), schedule="dualpipe-v"),
+    "pp2 zero3": Case(layout=Layout(dp=2, pp=2), zero=zero(3)),
+    "pp2 tp2": Case(layout=Layout(pp=2, tp=2), schedule="zb-h1"),
 }
 
 
@@ -79,7 +100,9 @@ def train_and_save(seat, name, folder):
     """The file of this rank and what the steps after it gave."""
     case = CASES[name]
     torch.set_num_threads(1)
-    mesh, engine = formed(seat, case.layout, case.spec(SMALL))
+    mesh = case.mesh(seat)
+    engine = case.engine(mesh, SMALL)
+    engine.reset()
     train(engine, mesh, 1, SAVED_STEP)
     file = save(engine, mesh, folder)
     results = train(engine, mesh, SAVED_STEP + 1, LAST_STEP)
@@ -91,7 +114,7 @@ def save_large(seat, name, folder):
     case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
-    engine = filled(mesh, case.spec(LARGE))
+    engine = filled(case, mesh)
     file = save(engine, mesh, folder)
     mesh.close()
     return file, None
@@ -108,9 +131,10 @@ def save(engine, mesh, folder):
     return write_shard(LocalStorage(folder), path, encoded)
 
 
-def filled(mesh, engine_spec):
+def filled(case, mesh):
     """An engine whose every element is known to all ranks of all layouts."""
-    engine = started(mesh, engine_spec)
+    engine = case.engine(mesh, LARGE)
+    engine.reset()
     state = engine.shard_state
     weights = dict(state.weights())
     for (_, moment), weight in zip(state.slots(), 2 * list(weights.values()), strict=True):
@@ -128,8 +152,7 @@ def load_and_train(seat, name, folders):
     mesh = case.mesh(seat)
     outcomes = []
     for folder in folders:
-        engine = Engine(case.spec(SMALL))
-        engine.form(mesh)
+        engine = case.engine(mesh, SMALL)
         load(engine, LocalStorage(folder))
         outcomes.append(train(engine, mesh, SAVED_STEP + 1, LAST_STEP))
     mesh.close()
@@ -141,10 +164,9 @@ def load_large(seat, name, folders):
     case = CASES[name]
     torch.set_num_threads(1)
     mesh = case.mesh(seat)
-    expected = filled(mesh, case.spec(LARGE)).fragments()
+    expected = filled(case, mesh).fragments()
     num_bytes = sum(tensor.nbytes for _, tensor in expected)
-    engine = Engine(case.spec(LARGE))
-    engine.form(mesh)
+    engine = case.engine(mesh, LARGE)
     outcomes = []
     for folder in folders:
         storage = Counting(LocalStorage(folder))
