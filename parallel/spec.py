@@ -39,9 +39,12 @@ class ZeroSpec:
     bucket_bytes: int = BUCKET_BYTES
     keep_gathered: bool = False
 
-    def shard_size(self, dp: int) -> int:
-        """How many replicas hold one copy of the state together, of `dp`."""
-        return shard_size(self.stage, self.group, dp)
+    def shard_size(self, dp: int, ring: int = 1) -> int:
+        """How many ranks hold one copy of the state together, of `ring` in each of `dp` replicas.
+
+        Those of a ring have tokens of the same rows and the same share of the model.
+        """
+        return shard_size(self.stage, self.group, dp, ring)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
-from remesh.parallel.groups.pipes import Pipe
+from remesh.parallel.groups.pipes import Pipe, Ring
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.verdict import problems
@@ -24,7 +24,8 @@ class Mesh:
     together, those of `replica` the same part of it. Position = replica * shard_size + shard.
 
     `pipes` lead to the neighbours in this rank's own pipeline, by their positions in it; the last
-    rank and the first one are neighbours too.
+    rank and the first one are neighbours too. `ring` is that of the cp ranks that have tokens of
+    the same rows.
     """
 
     layout: Layout
@@ -34,6 +35,7 @@ class Mesh:
     shard: Group
     replica: Group
     pipes: Mapping[int, Pipe] = field(default_factory=dict)
+    ring: Ring = field(default_factory=Ring)
 
     @staticmethod
     def form(
@@ -88,8 +90,8 @@ class Mesh:
     def groups(self) -> tuple[Group, ...]:
         """Each group once."""
         axes = (self.world, self.data, self.tensor, self.shard, self.replica)
-        pipes = (group for pipe in self.pipes.values() for group in (pipe.out, pipe.back))
-        groups = (*axes, *pipes)
+        pipes = (*self.pipes.values(), *([self.ring.pipe] if self.ring.pipe else []))
+        groups = (*axes, *(group for pipe in pipes for group in (pipe.out, pipe.back)))
         return tuple({id(group): group for group in groups}.values())
 
     @property
@@ -122,13 +124,13 @@ class _Builder:
             shard=self._group(replicas[first : first + shard_size]),
             replica=self._group(replicas[position % shard_size :: shard_size]),
             pipes=dict(self._pipes(layout.neighbours(rank, "pp"))),
+            ring=self._ring(layout.neighbours(rank, "cp")),
         )
 
     def _pipes(self, pipeline: tuple[int, ...]) -> Iterator[tuple[int, Pipe]]:
         """Pairs that have no rank in common form at the same time: in two rounds, or three."""
         size, own = len(pipeline), pipeline.index(self._rendezvous.rank)
-        firsts = range(size if size > _PAIR else size - 1)
-        for first in sorted(firsts, key=lambda first: (first == size - 1, first % 2)):
+        for first in _in_rounds(size, size if size > _PAIR else size - 1):
             pair = first, (first + 1) % size
             if own in pair:
                 there, here = (pipeline[position] for position in pair)
@@ -138,6 +140,19 @@ class _Builder:
                     yield pair[1], Pipe(out=forward, back=back)
                 else:
                     yield pair[0], Pipe(out=back, back=forward)
+
+    def _ring(self, ranks: tuple[int, ...]) -> Ring:
+        """A group for each pair, in which one sends: all that goes round goes the same way."""
+        size, own = len(ranks), ranks.index(self._rendezvous.rank)
+        if size == 1:
+            return Ring()
+        links = {}
+        for first in _in_rounds(size, size):
+            pair = first, (first + 1) % size
+            if own in pair:
+                links[first] = self._group([ranks[place] for place in pair], "onward ")
+        pipe = Pipe(out=links[own], back=links[(own - 1) % size])
+        return Ring(rank=own, size=size, pipe=pipe)
 
     def _group(self, ranks: Sequence[int], kind: str = "") -> Group:
         key = kind, tuple(ranks)
@@ -163,10 +178,15 @@ class _Builder:
 _PAIR = 2
 
 
+def _in_rounds(size: int, num_pairs: int) -> list[int]:
+    """The first of each of so many pairs of neighbours in a ring, those at odd places later."""
+    return sorted(range(num_pairs), key=lambda first: (first == size - 1, first % 2))
+
+
 def _check(layout: Layout, shard_size: int, num_ranks: int) -> None:
     if layout.world_size != num_ranks:
         raise LayoutError(f"{layout} does not fit {num_ranks} ranks; use {layout.world_size} ranks")
-    degrees = Asked(dp=layout.dp, cp=layout.cp, ep=layout.ep, zero_group=shard_size)
+    degrees = Asked(dp=layout.num_data, ep=layout.ep, zero_group=shard_size)
     for problem in problems(degrees):
         raise LayoutError(problem)
 

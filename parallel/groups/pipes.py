@@ -6,9 +6,10 @@ have. A group of all ranks of a pipeline was the alternative; opposite messages 
 each other on NCCL unless both sides begin them at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 
@@ -21,6 +22,34 @@ class Pipe:
 
     out: Group
     back: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Where a rank stands in a ring; `pipe` leads to the next rank and comes from the one before.
+
+    A rank alone is a ring without one.
+    """
+
+    rank: int = 0
+    size: int = 1
+    pipe: Pipe | None = None
+
+    def passed(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """What each rank has, and which that is: this one, the one before it, and so on round.
+
+        The next one is under way while one is used. Raises: Cancelled, GroupError.
+        """
+        held = own
+        for step in range(self.size - 1):
+            assert self.pipe
+            arriving = torch.empty_like(held)
+            operations = exchange([(self.pipe, held)], [(self.pipe, arriving)])
+            yield (self.rank - step) % self.size, held
+            for operation in operations:
+                operation.wait()
+            held = arriving
+        yield (self.rank + 1) % self.size, held
 
 
 def exchange(

@@ -1,14 +1,16 @@
 """Causal attention with grouped heads, rotary positions and normed queries and keys.
 
-How many heads there are follows from the tensors alone, so that a rank's share of the heads is
-computed by the same lines as all of them.
+Which tokens a rank attends with, where they stand and what they see is the business of `Maths`, and
+how many heads there are follows from the tensors alone: so a rank's share of the tokens or of the
+heads is computed by the same lines as all of them.
 
 Shapes: B sequences, T positions, C width, H query heads, K kv heads, D head width.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from remesh.parallel.model.maths import Linear, Maths
 from remesh.parallel.model.norms import RMSNorm, root_mean_square_normed
@@ -29,11 +31,13 @@ class Rotary(nn.Module):
         self.register_buffer("cos_TD", cos_TD, persistent=False)
         self.register_buffer("sin_TD", sin_TD, persistent=False)
 
-    def forward(self, *heads: Tensor) -> tuple[Tensor, ...]:
-        """Tensors (B, heads, T, D) of the same T, from position 0 on."""
-        num_positions, dtype = heads[0].shape[2], heads[0].dtype
-        cos_TD = self.get_buffer("cos_TD")[:num_positions].to(dtype)
-        sin_TD = self.get_buffer("sin_TD")[:num_positions].to(dtype)
+    def forward(self, maths: Maths, *heads: Tensor) -> tuple[Tensor, ...]:
+        """Tensors (B, heads, T, D) of the same T, whose positions `maths` knows."""
+        num_tokens, dtype = heads[0].shape[2], heads[0].dtype
+        cos_TD, sin_TD = (
+            maths.placed(self.get_buffer(name), num_tokens).to(dtype)
+            for name in ("cos_TD", "sin_TD")
+        )
         return tuple(_turned(x_BHTD, cos_TD, sin_TD) for x_BHTD in heads)
 
 
@@ -61,26 +65,30 @@ class Attention(nn.Module):
         self.rotary = rotary
         self.maths = maths
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
+    def forward(self, x_BTC: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         inputs = [*self.maths.columns(x_BTC, self.query, self.key, self.value)]
         if self.query_norm is not None and self.key_norm is not None:
             norms = self.query_norm, self.key_norm
             inputs += [self.maths.inner(norm.weight) for norm in norms]
-        attend = self._attend
+        attend = partial(self._attend, segments_BT)
         a_BTC = recomputed(attend, *inputs) if self.recompute else attend(*inputs)
         return self.maths.row(a_BTC, self.output)
 
-    def _attend(self, q_BTC: Tensor, k_BTC: Tensor, v_BTC: Tensor, *norms_D: Tensor) -> Tensor:
+    def _attend(
+        self,
+        segments_BT: Tensor | None,
+        q_BTC: Tensor,
+        k_BTC: Tensor,
+        v_BTC: Tensor,
+        *norms_D: Tensor,
+    ) -> Tensor:
         q_BHTD, k_BKTD, v_BKTD = map(self._heads, (q_BTC, k_BTC, v_BTC))
         if norms_D:
             q_BHTD = root_mean_square_normed(q_BHTD, norms_D[0], self.eps)
             k_BKTD = root_mean_square_normed(k_BKTD, norms_D[1], self.eps)
         if self.rotary is not None:
-            q_BHTD, k_BKTD = self.rotary(q_BHTD, k_BKTD)
-        grouped = q_BHTD.shape[1] != k_BKTD.shape[1]
-        a_BHTD = functional.scaled_dot_product_attention(
-            q_BHTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped
-        )
+            q_BHTD, k_BKTD = self.rotary(self.maths, q_BHTD, k_BKTD)
+        a_BHTD = self.maths.attend(q_BHTD, k_BKTD, v_BKTD, segments_BT)
         return a_BHTD.transpose(1, 2).flatten(2)
 
     def _heads(self, x_BTC: Tensor) -> Tensor:

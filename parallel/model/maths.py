@@ -2,12 +2,13 @@
 
 The transformer hands all that has parameters, and its loss, to a `Maths`, and knows nothing of
 ranks. `Whole` is the one for a rank that holds everything; tensor.py brings the one for shares,
-halved.py the one whose backward computes weights apart from inputs.
+context.py the one for
+some of the tokens, halved.py the one whose backward computes weights apart from inputs.
 Swapping modules after the model is built was the alternative: then a map that several layers of
 code agree on (one gather for query, key and value) has no place to stand.
 
 Shapes: B sequences, T positions, C width, F the width that is cut into shares, V this rank's share
-of the vocabulary.
+of the vocabulary, H query heads, K kv heads, D head width.
 """
 
 from typing import Protocol
@@ -15,6 +16,7 @@ from typing import Protocol
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remesh.parallel.model.attention_core import attended
 from remesh.parallel.model.linear import Linear
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
@@ -33,9 +35,19 @@ class Maths(Protocol):
         """A map back from (this rank's share of) F to C."""
         ...
 
-    def embed(
-        self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None
-    ) -> Tensor: ...
+    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
+        """From whole rows; positions of a row each come as BTC."""
+        ...
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        """Of a table of all positions, those of the `num_tokens` that this rank attends with."""
+        ...
+
+    def attend(
+        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        """Causal attention; with the segments of whole rows, within these only."""
+        ...
 
     def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
         """What lies outside of shares, normed."""
@@ -62,7 +74,17 @@ class Whole:
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         x_BTC = functional.embedding(tokens_BT, weight_VC)
-        return x_BTC if positions_TC is None else x_BTC + positions_TC[: tokens_BT.shape[1]]
+        if positions_TC is None:
+            return x_BTC
+        return x_BTC + positions_TC[..., : tokens_BT.shape[1], :]
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        return table_TD[:num_tokens]
+
+    def attend(
+        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        return attended(q_BHTD, k_BKTD, v_BKTD, segments_BT)
 
     def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
         out_BTC: Tensor = norm(x_BTC)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.attention import Attention, Rotary
+from remesh.parallel.model.attention_core import positions_in_segments
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
 from remesh.parallel.model.model_blocks import ModelBlock
@@ -67,8 +68,11 @@ class Transformer(nn.Module):
         embedding = ModelBlock(compute=_without_targets(self.embed), reads_weights=False)
         return (embedding, *layers, ModelBlock(compute=self._losses))
 
-    def embed(self, tokens_BT: Tensor) -> Tensor:
-        positions_TC = None if self.positions is None else self.positions.weight
+    def embed(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        """Positions that are learned begin anew in each segment; all others are distances."""
+        positions_TC: Tensor | None = None if self.positions is None else self.positions.weight
+        if positions_TC is not None and segments_BT is not None:
+            positions_TC = functional.embedding(positions_in_segments(segments_BT), positions_TC)
         return self.maths.embed(tokens_BT, self.embedding.weight, positions_TC)
 
     def loss(self, x_BTC: Tensor, targets_BT: Tensor) -> Losses:
@@ -124,8 +128,10 @@ class Layer(nn.Module):
         self.ffn = FeedForward(config, maths)
         self.maths = maths
 
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        x_BTC = x_BTC + self.attention(self.maths.normed(x_BTC, self.attention_norm))
+    def forward(self, x_BTC: Tensor, segments_BT: Tensor | None = None) -> Tensor:
+        """Tokens see each other within a segment of their row, if there are segments."""
+        normed_BTC = self.maths.normed(x_BTC, self.attention_norm)
+        x_BTC = x_BTC + self.attention(normed_BTC, segments_BT)
         out_BTC: Tensor = x_BTC + self.ffn(self.maths.normed(x_BTC, self.ffn_norm))
         return out_BTC
 

@@ -9,10 +9,16 @@ nodes of different speed: the tree that adds them is the same.
 have to that hold all experts of a layer between them. What such members add to experts is one
 gradient of a run of leaves: to add them up is a dealing of its own (`by_runs`), with fewer leaves
 and fewer members.
+
+Who adds gradients and who deals leaves are two things: where the tokens of a row lie on several
+neighbouring members, these have the same leaves, and each computes a part of every one
+(`in_parts`). First the leaves of each part are added up, as if there were no other, then the parts:
+so a member adds up its own leaves by itself, as one that has all of the tokens does. To add the
+parts of a leaf first was the alternative, and a message for each leaf.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.leaves import deal
@@ -23,13 +29,15 @@ class Dealing:
     """`portions` are the leaves of each member, in the order in which it computes them.
 
     Leaf l stands for the leaves [l * unit, (l + 1) * unit) of the global batch. `in_rounds` says
-    that the n-th leaves of all members, where they have as many, are neighbours.
+    that the n-th leaves of all members, where they have as many, are neighbours. `parts` neighbours
+    have the same leaves.
     """
 
     num_leaves: int
     portions: tuple[Sequence[int], ...]
     in_rounds: bool = False
     unit: int = 1
+    parts: int = 1
 
     def leaf(self, number: int | None) -> int | None:
         """The leaf to which one of the global batch belongs."""
@@ -44,16 +52,27 @@ class Dealing:
         """The leaf of each member in this round, None of one that only keeps the others company."""
         return [portion[number] if number < len(portion) else None for portion in self.portions]
 
+    def part(self, member: int) -> int:
+        """Which part of its leaves this member computes."""
+        return member % self.parts
+
+    def in_parts(self, parts: int) -> "Dealing":
+        """The same leaves for so many members in the place of each one."""
+        portions = tuple(portion for portion in self.portions for _ in range(parts))
+        return replace(self, portions=portions, parts=self.parts * parts)
+
     def by_runs(self, together: int) -> "Dealing":
-        """What is added of runs of `together` leaves, by one of as many neighbouring members."""
+        """What is added of runs of leaves, by one of `together` neighbouring members."""
+        run = max(1, together // self.parts)
         portions = tuple(
-            tuple(leaf // together for leaf in portion) for portion in self.portions[::together]
+            tuple(leaf // run for leaf in portion) for portion in self.portions[::together]
         )
         return Dealing(
-            num_leaves=self.num_leaves // together,
+            num_leaves=self.num_leaves // run,
             portions=portions,
             in_rounds=self.in_rounds,
-            unit=self.unit * together,
+            unit=self.unit * run,
+            parts=max(1, self.parts // together),
         )
 
 

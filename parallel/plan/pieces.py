@@ -11,9 +11,11 @@ from dataclasses import dataclass
 CHUNK = 64  # elements: every parameter starts, and every cut falls, on a multiple of this
 
 
-def shard_size(stage: int, group: int, dp: int) -> int:
-    """How many of `dp` replicas hold one copy of the state together: `group`, or all if it is 0."""
-    return (group or dp) if stage else 1
+def shard_size(stage: int, group: int, dp: int, cp: int = 1) -> int:
+    """How many ranks hold one copy of the state together: those of `group` of the `dp` replicas, or
+    of all if it is 0, with `cp` ranks each that have the same share of the model.
+    """
+    return (group or dp) * cp if stage else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
+from remesh.parallel.techniques.context import ContextParallel
 from remesh.parallel.techniques.halved import Halved
 from remesh.parallel.techniques.tensor import TensorParallel
 from remesh.parallel.techniques.zero import Gathering, WorkingWeights, place_weights, room_bytes
@@ -106,9 +107,9 @@ class Assembly:
         return weights, Gathering(weights, visits, frees=frees)
 
     def _border_shape(self) -> BorderShape:
-        """Under sequence parallelism a rank of a tensor group has its own positions only."""
+        """A rank has its own tokens only, of which those of a tensor group may share some out."""
         spec = self.spec
-        ranks = self.mesh.tensor.size if spec.sequence else 1
+        ranks = self.mesh.ring.size * (self.mesh.tensor.size if spec.sequence else 1)
         return BorderShape(
             shape=(spec.microbatch, spec.model.seq_len // ranks, spec.model.width),
             dtype=spec.precision.compute,
@@ -133,9 +134,12 @@ class Assembly:
 
 
 def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
-    if mesh.tensor.size == 1:
-        return Whole()
-    return TensorParallel(mesh.tensor, sequence=spec.sequence, vocab_size=spec.model.vocab_size)
+    """Ranks of a ring have some of the tokens each, and those of a tensor group share these."""
+    maths: Maths = Whole()
+    if mesh.tensor.size > 1:
+        vocab_size = spec.model.vocab_size
+        maths = TensorParallel(mesh.tensor, sequence=spec.sequence, vocab_size=vocab_size)
+    return maths if mesh.ring.size == 1 else ContextParallel(maths, mesh.ring)
 
 
 def _model(spec: EngineSpec, maths: Maths) -> Transformer:

@@ -41,7 +41,7 @@ from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.borders import Borders
 from remesh.parallel.step.stage import Passage
-from remesh.parallel.step.vote import Ballot, vote
+from remesh.parallel.step.vote import NO_SAMPLES, Ballot, vote
 from remesh.parallel.step.work import SampleSums, Work
 from remesh.parallel.sums.partial import sum_partial_
 
@@ -111,8 +111,9 @@ class Interpreter:
         passage = self._assembly.stages[stage].forward(x, targets)
         self._passages[stage, microbatch] = passage
         if passage.losses and batch:
-            is_counted = self._work.mesh.tensor.rank == 0
-            self._ballot.count(passage.losses, batch.samples if is_counted else None)
+            mesh = self._work.mesh
+            samples = batch.samples if mesh.ring.rank == 0 else NO_SAMPLES
+            self._ballot.count(passage.losses, samples if mesh.tensor.rank == 0 else None)
         else:
             self._borders.put(_activation(stage, microbatch), passage.outputs[-1])
 

@@ -19,6 +19,7 @@ from remesh.parallel.numerics.losses import Losses
 from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
+NO_SAMPLES: SampleSums = (0, 0, 0)
 MOST_NATS = 1 << 14  # a token: no model that learns has more, and 2^25 tokens of it still add up
 
 
@@ -26,7 +27,8 @@ MOST_NATS = 1 << 14  # a token: no model that learns has more, and 2^25 tokens o
 class Ballot:
     """One rank's part of a step. Filled in as its microbatches are done.
 
-    Ranks that compute the same microbatches together fill in loss, tokens and samples once.
+    Ranks that compute the same tokens together fill in their loss once, and those that have tokens
+    of the same rows fill in the samples once.
     `norm_units` are those of the squares of the gradient's elements that it counts. `unready` is
     whether it cannot take a snapshot. `passed` are cross-entropy and tokens of the microbatches,
     and 1 where they are filled in here.

@@ -7,7 +7,7 @@ leaf, as soon as it is there, and the owner of a piece keeps log2(leaves) + 1 pi
 same nodes in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -115,13 +115,13 @@ class TreeSum:
         return self._nodes[0][1]
 
     def _add_up(self, rows: Tensor) -> Tensor:
-        stack: list[TreeNode] = []
-        spans = [span for nodes in self._nodes_of_ranks for span in nodes]
-        found = sorted(zip(spans, rows, strict=True), key=lambda node: node[0].start)
-        for span, row in found:
-            push(stack, (span, row), Tensor.add_, self._num_leaves)
-        [(_, piece)] = stack
-        return piece
+        dealing = self._lane.dealing
+        parts: list[list[TreeNode]] = [[] for _ in range(dealing.parts)]
+        nodes = [(m, span) for m, spans in enumerate(self._nodes_of_ranks) for span in spans]
+        found = sorted(zip(nodes, rows, strict=True), key=lambda node: node[0][1].start)
+        for (member, span), row in found:
+            push(parts[dealing.part(member)], (span, row), Tensor.add_, self._num_leaves)
+        return sum_of_parts(parts, Tensor.add_)
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
@@ -141,7 +141,7 @@ class StreamedTreeSum:
         self._lane = lane
         self._num_leaves = lane.dealing.num_leaves
         self._round = 0
-        self._nodes: list[TreeNode] = []
+        self._nodes = self._no_nodes()
         self._gradient: Tensor | None = None
         self._sent: list[Tensor] = []
         self._received: Tensor | None = None
@@ -177,29 +177,36 @@ class StreamedTreeSum:
         self._operation.wait()
         assert self._received is not None
         rows = self._received.view(-1, self._lane.pieces.piece_size)
-        leaves = [leaf for leaf in self._lane.dealing.round(self._round) if leaf is not None]
-        for leaf, row in zip(leaves, rows, strict=True):
-            push(self._nodes, (range(leaf, leaf + 1), row), self._joined, self._num_leaves)
-        self._nodes = [self._kept(node) for node in self._nodes]
+        dealing = self._lane.dealing
+        dealt = [(m, n) for m, n in enumerate(dealing.round(self._round)) if n is not None]
+        for (member, leaf), row in zip(dealt, rows, strict=True):
+            node = (range(leaf, leaf + 1), row)
+            push(self._nodes[dealing.part(member)], node, self._joined, self._num_leaves)
+        self._nodes = [[self._kept(node) for node in nodes] for nodes in self._nodes]
         for buffer in (*self._sent, self._received):
             self._lane.workspace.give(buffer)
         self._sent, self._received = [], None
         self._round += 1
 
     def total(self) -> Tensor:
-        [(_, piece)] = self._nodes
+        piece = sum_of_parts(self._nodes, self._joined)
         replica = self._lane.sharing.replica
         if replica.size > 1:
             shard = self._lane.take(replica.size * self._lane.pieces.piece_size)
             start_all_gather(replica, shard, piece).wait()
             self._lane.workspace.give(piece)
-            self._nodes = [(range(self._num_leaves), shard)]
-        return self._nodes[0][1][: self._lane.pieces.shard_size]
+            piece = shard
+        self._nodes = [[(range(self._num_leaves), piece)]]
+        return piece[: self._lane.pieces.shard_size]
 
     def clear(self) -> None:
-        for _, buffer in self._nodes:
+        for _, buffer in (node for nodes in self._nodes for node in nodes):
             self._lane.workspace.give(buffer)
-        self._nodes, self._round = [], 0
+        self._nodes, self._round = self._no_nodes(), 0
+
+    def _no_nodes(self) -> list[list[TreeNode]]:
+        """Of each part."""
+        return [[] for _ in range(self._lane.dealing.parts)]
 
     def _packed(self, gradient: Tensor) -> Sequence[Tensor]:
         pieces = self._lane.pieces
@@ -225,8 +232,20 @@ class StreamedTreeSum:
 
     def _is_received(self, row: Tensor) -> bool:
         """Whether it lies among the rows of this round."""
-        assert self._received is not None
+        if self._received is None:
+            return False
         return row.untyped_storage().data_ptr() == self._received.untyped_storage().data_ptr()
+
+
+def sum_of_parts(
+    parts: Sequence[Sequence[TreeNode]], add: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """The parts of a gradient, each added up to its root, added up by an aligned tree."""
+    stack: list[TreeNode] = []
+    for number, [(_, root)] in enumerate(parts):
+        push(stack, (range(number, number + 1), root), add, len(parts))
+    [(_, total)] = stack
+    return total
 
 
 def copy_by_destination(rows: Tensor, gradient: Tensor, pieces: Pieces) -> None:

@@ -15,7 +15,8 @@ the inputs and added with those of the weights.
 
 Source: Qi et al. 2023 (arXiv:2401.10241), 2 and 3.
 
-Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary.
+Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary,
+H query heads, K kv heads, D head width.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,6 +55,15 @@ class Halved:
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         """Tokens have no gradient: all of its backward is the second half."""
         return self._maths.embed(tokens_BT, weight_VC, positions_TC)
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        return self._maths.placed(table_TD, num_tokens)
+
+    def attend(
+        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        """Without weights: all of its backward is the first half."""
+        return self._maths.attend(q_BHTD, k_BKTD, v_BKTD, segments_BT)
 
     def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
         """Only what has weights is a map: all else adds up in the block as it always does."""

@@ -15,7 +15,8 @@ Modules that exchange their parameters for distributed tensors were the alternat
 groups alive in caches of their own, and pay for a dispatch in Python with each small operation.
 
 Shapes: B sequences, T positions, t those of this rank, C width, F this rank's share of a width,
-V this rank's rows of the vocabulary, N = B * T tokens.
+V this rank's rows of the vocabulary, N = B * T tokens, H this rank's query heads, K its kv heads,
+D head width.
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), 3; Korthikanti et al. 2022 (arXiv:2205.05198), 4.2.
 """
 
@@ -32,6 +33,7 @@ from remesh.parallel.groups.collectives import (
     start_reduce_scatter,
 )
 from remesh.parallel.groups.group import Group
+from remesh.parallel.model.attention_core import attended
 from remesh.parallel.model.linear import half_of, weight_gradient
 from remesh.parallel.model.maths import Linear, Losses
 from remesh.parallel.model.norms import NormModule
@@ -69,7 +71,16 @@ class TensorParallel:
         own = self._border.positions(tokens_BT.shape[1])
         arguments = self._border, self._rows, tokens_BT, weight_VC
         x_BTC: Tensor = _Embed.apply(*arguments)  # type: ignore[no-untyped-call]
-        return x_BTC if positions_TC is None else x_BTC + positions_TC[own]
+        return x_BTC if positions_TC is None else x_BTC + positions_TC[..., own, :]
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        return table_TD[:num_tokens]
+
+    def attend(
+        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        """Of this rank's heads, all T tokens."""
+        return attended(q_BHTD, k_BKTD, v_BKTD, segments_BT)
 
     def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
         out_BTC: Tensor = norm(x_BTC)

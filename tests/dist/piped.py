@@ -55,7 +55,7 @@ def train(seat, layout, cases, dealt):
     meshes, outcomes = {}, []
     for case in cases:
         wanted = case.spec(dealt)
-        shard_size = wanted.zero.shard_size(layout.dp)
+        shard_size = wanted.zero.shard_size(layout.dp, layout.cp)
         if shard_size not in meshes:
             generation = seat.generation * 1000 + 10**9 + shard_size
             meshes[shard_size] = seat.mesh(layout, shard_size, generation=generation)

@@ -46,7 +46,7 @@ def sample(step, number):
 def filler(step):
     def fill(first, out):
         for row in range(len(out)):
-            out[row] = sample(step, first + row)
+            out[row] = sample(step, first + row)[: out.shape[1]]
         return (first << 40, first, len(out))
 
     return fill

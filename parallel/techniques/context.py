@@ -1,0 +1,248 @@
+"""Context parallelism: each rank has some of a row's tokens, and keys and values go round.
+
+Only attention looks from one token at others. All else is computed of a rank's own tokens, as if
+they were the whole row; their positions and targets are picked here, where tokens come in and where
+the loss is taken, and every rank reads the same rows.
+
+A row is cut into 2n runs for n ranks, of which rank r has runs r and 2n - 1 - r. In causal order an
+early run sees little and a late one much, so that each rank has as much to do as any other, with
+the keys of each rank: of those of a lower one all of its queries see the first run, of those of a
+higher one its second run sees both; none of these blocks needs a mask but for segments.
+
+Each rank begins with its own keys and values. Meanwhile those of the rank before arrive, and its
+own ones go to the rank behind, n - 1 times. Results of blocks are joined by their log-sum-exp.
+Backward sends keys and values round again, and behind them their gradients, to which each rank adds
+its part; the last hop takes them home. So a rank sends three times n - 1 pairs of its own size.
+
+To gather all keys and values at once was the alternative: it sends as much, and while attention is
+computed there is room for those of all ranks.
+
+Shapes: B sequences, T tokens of a row, t those of this rank, H query heads, K kv heads, D head
+width, C width, V vocabulary.
+Source: Liu et al. 2023 (arXiv:2310.01889), 3, the ring; Brandon et al. 2023 (arXiv:2311.09431) and
+Grattafiori et al. 2024 (arXiv:2407.21783), 3.3.2, the runs.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from remesh.parallel.groups.pipes import Ring, exchange
+from remesh.parallel.model.attention_core import attended_block, block_gradients, same_segment
+from remesh.parallel.model.maths import Linear, Losses, Maths
+from remesh.parallel.model.norms import NormModule
+from remesh.parallel.plan.errors import LayoutError
+
+
+class ContextParallel:
+    """The `Maths` of a rank that has its runs of each row; `maths` computes what is its own."""
+
+    def __init__(self, maths: Maths, ring: Ring) -> None:
+        self._maths = maths
+        self._ring = ring
+
+    def columns(self, x_BtC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
+        return self._maths.columns(x_BtC, *linears)
+
+    def row(self, x_BtF: Tensor, linear: Linear) -> Tensor:
+        return self._maths.row(x_BtF, linear)
+
+    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
+        """From all tokens of the rows. Raises: LayoutError if they cannot be dealt to the ranks."""
+        num_tokens = tokens_BT.shape[1]
+        if positions_TC is not None:
+            positions_TC = self._own(positions_TC, num_tokens, dim=-2)
+        return self._maths.embed(self._own(tokens_BT, num_tokens, dim=1), weight_VC, positions_TC)
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        return self._own(table_TD, num_tokens * self._ring.size, dim=0)
+
+    def attend(
+        self, q_BHtD: Tensor, k_BKtD: Tensor, v_BKtD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        """The segments are those of whole rows."""
+        out_BHtD: Tensor = _RingAttention.apply(self._ring, segments_BT, q_BHtD, k_BKtD, v_BKtD)  # type: ignore[no-untyped-call]
+        return out_BHtD
+
+    def normed(self, x_BtC: Tensor, norm: NormModule) -> Tensor:
+        return self._maths.normed(x_BtC, norm)
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        return self._maths.inner(weight_D)
+
+    def loss(self, logits_BtV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
+        """That of this rank's tokens, from all targets of the rows."""
+        targets_Bt = self._own(targets_BT, targets_BT.shape[1], dim=1)
+        return self._maths.loss(logits_BtV, targets_Bt, z_loss)
+
+    def _own(self, whole: Tensor, num_tokens: int, dim: int) -> Tensor:
+        """The two runs of this rank of the first `num_tokens`."""
+        own = _runs(num_tokens, self._ring.rank, self._ring.size)
+        return torch.cat([whole.narrow(dim, run.start, len(run)) for run in own], dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meeting:
+    """Which of a rank's own queries see which of the keys of one rank, and how."""
+
+    queries: slice
+    keys: slice
+    causal: bool
+    seen_BQT: Tensor | None  # noqa: N815 - a shape
+
+
+class _Sight:
+    """What this rank's queries see of the keys of each rank."""
+
+    def __init__(self, ring: Ring, num_own: int, segments_BT: Tensor | None) -> None:
+        self._ring = ring
+        self._half = num_own // 2
+        self._segments_BT = segments_BT
+
+    def of(self, other: int) -> _Meeting:
+        every, rank = slice(None), self._ring.rank
+        queries = slice(self._half, None) if other > rank else every
+        keys = slice(self._half) if other < rank else every
+        causal = other == rank
+        if self._segments_BT is None:
+            return _Meeting(queries=queries, keys=keys, causal=causal, seen_BQT=None)
+        own_BQ, others_BT = self._segments_of(rank)[:, queries], self._segments_of(other)[:, keys]
+        seen_BQT = same_segment(own_BQ, others_BT)
+        seen_BQT = seen_BQT.tril() if causal else seen_BQT
+        return _Meeting(queries=queries, keys=keys, causal=False, seen_BQT=seen_BQT)
+
+    def _segments_of(self, rank: int) -> Tensor:
+        assert self._segments_BT is not None
+        runs = _runs(self._segments_BT.shape[1], rank, self._ring.size)
+        return torch.cat([self._segments_BT[:, run.start : run.stop] for run in runs], 1)
+
+
+class _RingAttention(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        ring: Ring,
+        segments_BT: Tensor | None,
+        q_BHtD: Tensor,
+        k_BKtD: Tensor,
+        v_BKtD: Tensor,
+    ) -> Tensor:
+        sight = _Sight(ring, q_BHtD.shape[2], segments_BT)
+        found: _Joined | None = None
+        for other, (k, v) in ring.passed(torch.stack((k_BKtD, v_BKtD))):
+            meeting = sight.of(other)
+            own = meeting.queries
+            block = attended_block(
+                q_BHtD[:, :, own],
+                k[:, :, meeting.keys],
+                v[:, :, meeting.keys],
+                meeting.seen_BQT,
+                causal=meeting.causal,
+            )
+            if found is None:
+                found = _Joined(*block)
+            else:
+                found.take(own, *block)
+        assert found is not None
+        out_BHtD = found.out_BHtD.to(q_BHtD.dtype)
+        ctx.ring, ctx.sight = ring, sight
+        ctx.save_for_backward(q_BHtD, k_BKtD, v_BKtD, out_BHtD, found.lse_BHt)
+        return out_BHtD
+
+    @staticmethod
+    def backward(ctx: Any, gradient_BHtD: Tensor) -> tuple[Tensor | None, ...]:
+        q_BHtD, k_BKtD, v_BKtD, out_BHtD, lse_BHt = ctx.saved_tensors
+        of_q = _wide_zeros(q_BHtD)
+        of_kv = _HomewardSum(ctx.ring)
+        for other, (k, v) in ctx.ring.passed(torch.stack((k_BKtD, v_BKtD))):
+            meeting = ctx.sight.of(other)
+            own, keys = meeting.queries, meeting.keys
+            saved = q_BHtD, k, v, out_BHtD, lse_BHt
+            picked = zip(saved, (own, keys, keys, own, own), strict=True)
+            of_q_block, of_k_block, of_v_block = block_gradients(
+                gradient_BHtD[:, :, own],
+                tuple(tensor[:, :, part] for tensor, part in picked),
+                meeting.seen_BQT,
+                causal=meeting.causal,
+            )
+            of_q[:, :, own] += of_q_block
+            of_block = torch.stack((_wide_zeros(k_BKtD), _wide_zeros(v_BKtD)))
+            of_block[0][:, :, keys], of_block[1][:, :, keys] = of_k_block, of_v_block
+            of_kv.take(of_block)
+        of_k, of_v = of_kv.finish()
+        dtype = q_BHtD.dtype
+        return None, None, of_q.to(dtype), of_k.to(dtype), of_v.to(dtype)
+
+
+class _Joined:
+    """The attention of all blocks of keys so far."""
+
+    def __init__(self, out_BHtD: Tensor, lse_BHt: Tensor) -> None:
+        self.out_BHtD = out_BHtD.to(torch.promote_types(out_BHtD.dtype, torch.float32))
+        self.lse_BHt = lse_BHt
+
+    def take(self, own: slice, out_BHQD: Tensor, lse_BHQ: Tensor) -> None:
+        """A block that the queries `own` have seen: of its share of the softmax it is a mean."""
+        before_BHQ = self.lse_BHt[:, :, own]
+        share_BHQ = (lse_BHQ - before_BHQ).sigmoid()
+        joined_BHQD = self.out_BHtD[:, :, own]
+        joined_BHQD.lerp_(out_BHQD.to(joined_BHQD.dtype), share_BHQ[..., None].to(joined_BHQD))
+        before_BHQ -= (before_BHQ - lse_BHQ).sigmoid().log()
+
+
+class _HomewardSum:
+    """Gradients of keys and values, which follow these round and are added to on the way.
+
+    Those of this rank's own are kept; the others' are sent on to the next rank, which is where they
+    belong after the last one.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._own: Tensor | None = None
+        self._arriving: Tensor | None = None
+        self._operations: list[Any] = []
+
+    def take(self, block: Tensor) -> None:
+        """What this rank adds to the next of those that pass. Raises: Cancelled, GroupError."""
+        if self._own is None:
+            self._own = block
+            return
+        before = self._arrived()
+        if before is not None:
+            block += before
+        self._arriving = torch.empty_like(block)
+        pipe = self._ring.pipe
+        assert pipe
+        self._operations = exchange([(pipe, block)], [(pipe, self._arriving)])
+
+    def finish(self) -> Tensor:
+        """The sum of what all ranks add to this one's. Raises: Cancelled, GroupError."""
+        others = self._arrived()
+        assert self._own is not None
+        return self._own if others is None else self._own.add_(others)
+
+    def _arrived(self) -> Tensor | None:
+        for operation in self._operations:
+            operation.wait()
+        return self._arriving
+
+
+def _runs(num_tokens: int, rank: int, size: int) -> tuple[range, range]:
+    """Those of a row that this rank has."""
+    if num_tokens % (2 * size):
+        raise LayoutError(
+            f"{num_tokens} tokens cannot be dealt to {size} ranks in two runs each; use a multiple "
+            f"of {2 * size}"
+        )
+    length = num_tokens // (2 * size)
+    early, late = rank * length, (2 * size - 1 - rank) * length
+    return range(early, early + length), range(late, late + length)
+
+
+def _wide_zeros(like: Tensor) -> Tensor:
+    """To add up in: fp32 for narrower types."""
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
