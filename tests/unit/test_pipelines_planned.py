@@ -11,7 +11,10 @@ from remesh.orchestrator.plan.planner import NodeRoom, ladder_of, reasons, rung_
 from remesh.parallel.plan.book.asked import CHUNKS
 from remesh.parallel.plan.memory.activations import kept_bytes, passing_bytes
 from remesh.parallel.plan.memory.rank_memory import _at_position, rank_memory
-from remesh.parallel.plan.schedules.catalogue import PUBLISHED
+from remesh.parallel.plan.memory.rank_sizes import HALVED
+from remesh.parallel.plan.schedules.catalogue import PUBLISHED, pipeline_of, schedules_of
+from remesh.parallel.plan.schedules.operations import InputBackward
+from remesh.parallel.plan.schedules.replica_slots import slots_alone
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 ELASTIC = ("parallel.pp=4", "elastic.pp=[3, 2, 1]")
@@ -137,6 +140,19 @@ def held_by_stages(job):
         for position in range(rung.layout.pp)
         for run in replace(sizes, position=position).buckets
     )
+
+
+def test_schedules_that_halve_a_backward_keep_more_and_are_known():
+    found = {
+        name
+        for name in PUBLISHED
+        for one in schedules_of(name, pipeline_of(name, 2, 2), slots_alone(4))[0]
+        if isinstance(one, InputBackward)
+    }
+    assert found == HALVED
+    whole, halved = (kept_bytes(sizes(name, 3, microbatches=8)) for name in ("1f1b", "zb-h1"))
+    in_flight = sizes("zb-h1", 3).in_flight
+    assert halved > in_flight * whole
 
 
 def sizes(schedule, position, microbatches=8, pp=4, **more):

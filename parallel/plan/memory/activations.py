@@ -36,9 +36,16 @@ def passing_bytes(sizes: RankSizes) -> int:
 
 
 def _waiting_losses(sizes: RankSizes) -> int:
-    """Where the last stage has several microbatches under way: the softmax of all but one."""
-    waiting = sizes.in_flight - 1 if sizes.has_head else 0
-    return waiting * 4 * sizes.num_tokens * padded_rows(sizes.model.vocab_size, sizes.tp)
+    """The softmax of all microbatches but one that are under way in the last stage, if several are.
+
+    Halves of a backward keep logits and their gradient as well, until the weights have theirs. A
+    rank that has the last stage among others has one microbatch under way there.
+    """
+    if not sizes.has_head:
+        return 0
+    passes = sizes.in_flight if sizes.pipeline.chunks == 1 else 1
+    copies = 3 * passes if sizes.halved else passes - 1
+    return copies * 4 * sizes.num_tokens * padded_rows(sizes.model.vocab_size, sizes.tp)
 
 
 def _stream_bytes(sizes: RankSizes) -> int:
@@ -54,7 +61,8 @@ def _layer_bytes(sizes: RankSizes, *, attention_again: bool = False) -> int:
     kv = max(1, model.num_kv_heads // tp) * model.head_width
     ffn = model.ffn_width // tp * (4 if model.activation == "swiglu" else 2)
     attended = 2 * query + 2 * kv
-    kept = (attended + ffn) * size + 4 * model.num_heads // tp
+    apart = query + 2 * kv + 2 * model.width if sizes.halved else 0  # outputs of maps
+    kept = (attended + ffn + apart) * size + 4 * model.num_heads // tp
     if model.qk_norm and not attention_again:
         kept += 10 * (query + kv)
     return sizes.num_tokens * (kept + 2 * _norm_bytes(sizes) + _input_bytes(sizes))

@@ -13,6 +13,7 @@ from remesh.parallel.plan.schedules.catalogue import PLAIN, most_in_flight
 from remesh.parallel.plan.shares import tensor_shares
 
 MASTER_BYTES = 4
+HALVED = frozenset({"zb-h1", "dualpipe-v"})  # the schedules that split a backward
 
 _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 
@@ -68,6 +69,11 @@ class RankSizes:
     def has_copy(self) -> bool:
         """Whether it has the embedding for its head alone, as the last stage of a tied model."""
         return self.model.tied and self.has_head and not self.has_embedding
+
+    @property
+    def halved(self) -> bool:
+        """Whether backward comes in halves, between which both ends of each map are kept."""
+        return self.pipeline.ranks > 1 and self.schedule in HALVED
 
     @property
     def in_flight(self) -> int:
