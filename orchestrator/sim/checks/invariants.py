@@ -216,7 +216,7 @@ class Invariants:
         """
         members = {member.worker for member in form.members}
         in_memory = self._whole(lambda old, held: held_by_members(old, held, members))
-        peers = in_memory | self._whole(self._within_reach)
+        peers = in_memory | self._whole(lambda old, held: self._within_reach(old, held, form))
         newest = max(peers | self._saved_steps(), default=0)
         doubted = bool(peers) and self._has_failed_in_memory(max(peers))
         if doubted and form.from_step == max(self._saved_steps(), default=0):
@@ -252,9 +252,13 @@ class Invariants:
         tried = (form.restore for form in self.formed.values() if form.from_step >= step)
         return any(isinstance(one, PeerState) and self._has_failed(one) for one in tried)
 
-    def _within_reach(self, old: cmd.Form, held: dict[str, int]) -> HeldAtSteps:
-        """A mesh that is not on the ladder any more may have more units than any that is."""
-        return held_by_whole_groups(old, held) if old.rung in self._ladder else iter(())
+    def _within_reach(self, old: cmd.Form, held: dict[str, int], form: cmd.Form) -> HeldAtSteps:
+        """A mesh that is not on the ladder any more may have more units than any that is; one of
+        fewer stages may have no place for all who hold some of the old ones.
+        """
+        falls = old.rung.cut.pp != form.rung.cut.pp and len(held) > len(form.members)
+        taken = old.rung in self._ladder and not falls
+        return held_by_whole_groups(old, held) if taken else iter(())
 
     @property
     def _ladder(self) -> Ladder:
