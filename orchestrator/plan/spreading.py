@@ -4,39 +4,63 @@ Those of one pipeline out of one failure domain, so that its stages talk over sh
 pipelines out of as many domains as there are, so that one that fails takes few replicas along.
 """
 
-from collections import Counter
+import heapq
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 
 def spread(domains: Sequence[str], needed: int, stages: int, first: int = 0) -> list[int]:
     """So many units, by their place among these, each given by its domain; `first` of them for
     sure. Of units alike those in front are taken.
 
-    Cost: linear in the units, for each domain.
+    Cost: n log n for n units.
     """
     taken = list(range(min(first, needed)))
-    left: dict[str, list[int]] = {}
-    for place in range(len(taken), len(domains)):
-        left.setdefault(domains[place], []).append(place)
-    counted = Counter(domains[place] for place in taken)
-    while len(taken) < needed and left:
-        domain = min(left, key=lambda one: _wish(one, counted, left, stages))
-        begun = counted[domain] % stages
-        number = min(stages - begun, needed - len(taken))
-        here = left[domain]
-        taken += here[:number]
-        counted[domain] += min(number, len(here))
-        del here[:number]
-        if not here:
-            del left[domain]
+    pools: dict[str, _Pool] = defaultdict(_Pool)
+    for place, domain in enumerate(domains):
+        if place < len(taken):
+            pools[domain].num_taken += 1
+        else:
+            pools[domain].left.append(place)
+    heap = [(pool.wish(stages), domain) for domain, pool in pools.items() if pool.left]
+    heapq.heapify(heap)
+    while heap and len(taken) < needed:
+        _, domain = heapq.heappop(heap)
+        pool = pools[domain]
+        taken += pool.take(min(pool.missing(stages), needed - len(taken)))
+        if pool.num_left:
+            heapq.heappush(heap, (pool.wish(stages), domain))
     return taken
 
 
-def _wish(
-    domain: str, counted: Counter[str], left: dict[str, list[int]], stages: int
-) -> tuple[bool, bool, int, int]:
-    """Those come first that complete a pipeline, then those with room for one, and few so far."""
-    begun = counted[domain] % stages
-    missing = stages - begun
-    completes = begun > 0 and len(left[domain]) >= missing
-    return (not completes, len(left[domain]) < missing, counted[domain] // stages, left[domain][0])
+@dataclass(slots=True)
+class _Pool:
+    """The units of a domain: those that are `left`, from `start` on, and how many are taken."""
+
+    left: list[int] = field(default_factory=list)
+    start: int = 0
+    num_taken: int = 0
+
+    @property
+    def num_left(self) -> int:
+        return len(self.left) - self.start
+
+    def missing(self, stages: int) -> int:
+        """Units until a pipeline is complete that has been begun, or until the next one is."""
+        return stages - self.num_taken % stages
+
+    def wish(self, stages: int) -> tuple[bool, bool, int, int]:
+        """Those come first that complete a pipeline, then those with room for one, and few so far.
+
+        Cost: the same for any number of units.
+        """
+        lacks = self.num_left < self.missing(stages)
+        completes = self.num_taken % stages > 0 and not lacks
+        return (not completes, lacks, self.num_taken // stages, self.left[self.start])
+
+    def take(self, number: int) -> list[int]:
+        found = self.left[self.start : self.start + number]
+        self.start += len(found)
+        self.num_taken += len(found)
+        return found
