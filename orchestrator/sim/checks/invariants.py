@@ -256,7 +256,7 @@ class Invariants:
         """A mesh that is not on the ladder any more may have more units than any that is; one of
         fewer stages may have no place for all who hold some of the old ones.
         """
-        falls = old.rung.cut.pp != form.rung.cut.pp and len(held) > len(form.members)
+        falls = old.rung.stages != form.rung.stages and len(held) > len(form.members)
         taken = old.rung in self._ladder and not falls
         return held_by_whole_groups(old, held) if taken else iter(())
 
