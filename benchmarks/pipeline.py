@@ -4,11 +4,13 @@ A bubble is measured with stages that sleep for a fixed time instead of computin
 borders and groups of a real step: so more ranks than cores can be told apart. What is predicted is
 the timeline of the same lists with the same times. A step is forward and backward of all
 microbatches, norm and AdamW; both train the same model with the same kernels on gloo, in the same
-processes, in turns.
+processes, in turns. Beside the time of a step stands that of the processors in all ranks, which
+others on this machine do not change.
 """
 
 import argparse
 import math
+import statistics
 import time
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,7 +20,7 @@ import torch
 from pipeline_peers import SCHEDULES, PipelinePart, TorchPipeline
 from ranks import in_turns, on_ranks, share_store
 from rows import Row, cost, report
-from step import ADAMW, CLIP, LR, filling, repeated
+from step import ADAMW, CLIP, LR, Step, filling
 from torch import Tensor
 from torch import distributed as dist
 
@@ -54,6 +56,7 @@ MODEL = ModelConfig(
 TINY = ModelConfig(
     num_layers=8, width=8, num_heads=1, num_kv_heads=1, ffn_width=8, vocab_size=16, seq_len=8
 )
+Costs = tuple[float, float]  # Remesh's, the other's
 MICROBATCH = 2
 VIRTUAL_STAGES = 2
 
@@ -63,7 +66,7 @@ class Setting:
     """How much is measured. `unit_s` is what a rank sleeps for a forward through its layers."""
 
     bubble_ranks: int = 4
-    unit_s: float = 0.1
+    unit_s: float = 0.2
     bubble_rounds: int = 3
     step_ranks: tuple[int, ...] = (2, 4)
     rounds: int = 9
@@ -182,17 +185,18 @@ def step_rows(ranks: int, setting: Setting) -> list[Row]:
     found = on_ranks(ranks, measure_steps, setting)
     return [
         cost(
-            f"step of {name}, p={ranks}, m={setting.microbatches}",
+            f"{what} of {name}, p={ranks}, m={setting.microbatches}",
             f"torch {SCHEDULES[name].__name__}",
             times,
             "ms",
         )
-        for name, times in found.items()
+        for name, costs in found.items()
+        for what, times in zip(("step", "processors"), costs, strict=True)
     ]
 
 
-def measure_steps(rendezvous: Rendezvous, setting: Setting) -> dict[str, tuple[float, float]]:
-    """Milliseconds a step of Remesh and of torch, by schedule."""
+def measure_steps(rendezvous: Rendezvous, setting: Setting) -> dict[str, list[Costs]]:
+    """Milliseconds a step of Remesh and of torch, then those of all processors, by schedule."""
     mesh = Mesh.form(rendezvous, GenerationFence(), Layout(pp=rendezvous.size))
     store = share_store(mesh.world, rendezvous.op_timeout_s)
     dist.init_process_group("gloo", store=store, rank=mesh.world.rank, world_size=mesh.world.size)
@@ -210,11 +214,31 @@ def measure_steps(rendezvous: Rendezvous, setting: Setting) -> dict[str, tuple[f
         def torchs(theirs: TorchPipeline = theirs, tokens: Tensor = tokens) -> None:
             theirs.step(tokens)
 
-        turns = [repeated(ours, 1), repeated(torchs, 1)]
+        turns = [Turn(run) for run in (ours, torchs)]
         remesh_ms, torch_ms = in_turns(mesh.world, turns, setting.rounds)
-        found[name] = (remesh_ms, torch_ms)
+        spent = torch.tensor([turn.median_ms for turn in turns], dtype=torch.float64)
+        all_reduce_(mesh.world, spent)
+        found[name] = [(remesh_ms, torch_ms), (spent[0].item(), spent[1].item())]
     mesh.close()
     return found
+
+
+class Turn:
+    """A step, and what of this process's processor each of them took."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._spent_ms: list[float] = []
+
+    def __call__(self) -> None:
+        before_s = time.process_time()
+        self._step()
+        self._spent_ms.append(1e3 * (time.process_time() - before_s))
+
+    @property
+    def median_ms(self) -> float:
+        """Without the first one, which warms up."""
+        return statistics.median(self._spent_ms[1:])
 
 
 def batch_of(work: Work, num_microbatches: int) -> Tensor:

@@ -2,10 +2,12 @@
 
 import math
 import re
+import signal
 import threading
 from dataclasses import replace
 
 import pytest
+import test_group
 import torch
 from process_pool import NEVER_S
 
@@ -235,6 +237,14 @@ def wait_behind_a_fence(seat):
 
 def test_a_fence_frees_who_waits_for_a_rank_that_starts_nothing(strict_pool):
     assert strict_pool.run(wait_behind_a_fence, 2) == ["freed", "left"]
+
+
+def test_a_fence_frees_ranks_though_the_one_with_the_referee_is_frozen(strict_pool):
+    run = strict_pool.start(test_group.block_until_fenced, 4)
+    run.hear("started")
+    run.signal(0, signal.SIGSTOP)
+    run.say("leave")
+    assert "Cancelled" in run.results([1, 2, 3])
 
 
 def run_out_of_time(seat):

@@ -235,8 +235,9 @@ class Alone:
 class Workbench:
     """A trainer in its thread, and all around it. `log` has what was said and done, in order."""
 
-    def __init__(self, *, steps=3, every=100):
+    def __init__(self, *, steps=3, every=100, strict_groups=False):
         self.log = []
+        self.met_at = []
         self.engine, self.storage, self.stream = Engine(), Storage(), Stream()
         self.stamps = {}
         self.forms = True
@@ -261,6 +262,7 @@ class Workbench:
                 snapshots=Snapshots(self.log),
                 post=self.log.append,
                 form_mesh=self._form,
+                strict_groups=strict_groups,
             )
         )
         self.ended = []
@@ -268,6 +270,7 @@ class Workbench:
 
     def _form(self, rendezvous, fence, layout, shards):
         fence.check(rendezvous.generation)
+        self.met_at.append(rendezvous)
         if not self.forms:
             raise GroupError("timed out")
         return Alone(rendezvous, self.log)

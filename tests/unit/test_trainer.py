@@ -63,6 +63,14 @@ def test_it_computes_by_the_schedule_and_the_pipeline_of_its_mesh():
     assert bench.engine.formed == ((5, 3), "interleaved", pipeline)
 
 
+def test_its_groups_are_as_strict_as_its_node_says():
+    for strict_groups in (True, False):
+        bench = Workbench(strict_groups=strict_groups)
+        bench.form()
+        bench.heard(WorkerFormed)
+        assert [rendezvous.strict for rendezvous in bench.met_at] == [strict_groups]
+
+
 def test_a_fence_is_not_acknowledged_while_the_trainer_may_still_write_to_the_state():
     """M02."""
     bench = Workbench()

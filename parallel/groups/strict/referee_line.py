@@ -90,9 +90,9 @@ class RefereeLine:
         self.says("accuses", text)
         return text
 
-    def verdict(self) -> str:
-        """Why the mesh is over, if the referee has said so before now."""
-        if not self._verdict and not self._is_down:
+    def verdict(self, *, asks: bool) -> str:
+        """Why the mesh is over, if the referee has said so: by now, if it is to be asked."""
+        if asks and not self._verdict and not self._is_down:
             self._settled.clear()
             self.says("asks")
             self._settled.wait(_SETTLE_S)

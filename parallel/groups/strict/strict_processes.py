@@ -134,6 +134,7 @@ class StrictProcesses:
         self._told: deque[InFlight] = deque()
         self._num_started = 0
         self._failure = ""
+        self._is_ended = False
 
     def allreduce(self, tensors: Sequence[Tensor], options: Any) -> StrictWork:
         [tensor] = tensors
@@ -202,8 +203,9 @@ class StrictProcesses:
         try:
             flight.wait(timeout)
         except RuntimeError:
-            if flight.is_over and self._line.verdict():
-                raise RuntimeError(self._line.verdict()) from None
+            verdict = self._line.verdict(asks=not self._is_ended) if flight.is_over else ""
+            if verdict:
+                raise RuntimeError(verdict) from None
             raise
         self._complain()
 
@@ -223,7 +225,8 @@ class StrictProcesses:
             flight.fail(text)
 
     def end(self) -> None:
-        """From any thread; repeatable."""
+        """From any thread; repeatable. Nobody has to wait for the referee from then on."""
+        self._is_ended = True
         self.fail(f"the group {self._name} was ended")
         self._line.says_leave(self._name)
 
