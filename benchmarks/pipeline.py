@@ -69,7 +69,7 @@ class Setting:
     unit_s: float = 0.2
     bubble_rounds: int = 3
     step_ranks: tuple[int, ...] = (2, 4)
-    rounds: int = 9
+    rounds: int = 5
     microbatches: int = 8
 
 

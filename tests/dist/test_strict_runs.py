@@ -3,11 +3,13 @@
 import pytest
 import test_engine_bits
 import test_pipeline_bits
+import test_pipeline_recut
 import test_restore
 import test_tensor
 import test_tree
 import test_zero_bits
 from test_pipeline_bits import alone as piped_alone  # noqa: F401 - a fixture
+from test_pipeline_recut import unbroken  # noqa: F401 - a fixture
 from test_zero_bits import alone  # noqa: F401 - a fixture
 
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
@@ -39,6 +41,17 @@ def test_tensor_and_sequence_parallelism(strict_pool, sequence):
 @pytest.mark.parametrize("kind", ["plain", "tied"])
 def test_every_schedule_of_a_pipeline(strict_pool, piped_alone, kind):  # noqa: F811
     test_pipeline_bits.test_schedules_and_ranks_change_no_bit(strict_pool, piped_alone, kind, 4)
+
+
+def test_a_live_change_of_the_pipeline(strict_pool, unbroken, tmp_path):  # noqa: F811
+    names = ("folded", "zero1", "interleaved", "zero3")
+    test_pipeline_recut.test_a_change_of_the_pipeline_in_a_live_run_keeps_the_bits(
+        strict_pool, unbroken, tmp_path, names
+    )
+
+
+def test_a_lost_stage(strict_pool):
+    test_pipeline_recut.test_a_stage_that_is_lost_comes_back_from_the_other_replica(strict_pool)
 
 
 @pytest.mark.parametrize("names", [["zero3", "hybrid", "dp4"], ["dp3", "zero3"]])
