@@ -226,6 +226,19 @@ def test_a_receive_without_its_send_is_found_and_a_send_without_its_receive():
         check(again)
 
 
+def test_a_message_goes_once_and_only_where_it_is_needed():
+    doubled = two_ranks()
+    doubled[0].insert(2, doubled[0][1])
+    doubled[1].insert(1, doubled[1][0])
+    with pytest.raises(ScheduleError, match=r"rank 1: Receive\(.* comes a second time"):
+        check(doubled)
+    astray = list(map(list, schedules_of("gpipe", Pipeline(ranks=3), slots_alone(2))))
+    astray[0].insert(2, Send(peer=2, message=activation(0)))
+    astray[2].insert(0, Receive(peer=0, message=activation(0)))
+    with pytest.raises(ScheduleError, match=r"rank 2: Receive\(.* though no stage here needs it"):
+        check(astray, 2)
+
+
 @pytest.mark.parametrize("peer", [0, 2, -1])
 def test_a_peer_is_another_rank(peer):
     broken = two_ranks()

@@ -59,15 +59,14 @@ def wire(orders: Sequence[Order], pipeline: Pipeline) -> tuple[list[ListEntry], 
         [((start, 1), task) for start, task in zip(starts, order, strict=True)]
         for starts, order in zip(times.starts, orders, strict=True)
     ]
-    for rank, order in enumerate(orders):
-        for start, task in zip(times.starts[rank], order, strict=True):
-            crossing = needed_by(task, pipeline)
-            giver = rank if crossing is None else _giver(crossing, pipeline)
-            if crossing is not None and giver != rank:
+    for taker, passes in enumerate(zip(times.starts, times.needed, strict=True)):
+        for start, crossing in zip(*passes, strict=True):
+            giver = taker if crossing is None else _giver(crossing, pipeline)
+            if crossing is not None and giver != taker:
                 time = max(times.made[crossing], start - _MOMENT)
                 key = _key(time, giver, crossing)
-                lists[giver].append((key, Half(rank, gives=True, crossing=crossing)))
-                lists[rank].append((key, Half(giver, gives=False, crossing=crossing)))
+                lists[giver].append((key, Half(taker, gives=True, crossing=crossing)))
+                lists[taker].append((key, Half(giver, gives=False, crossing=crossing)))
     return tuple(_placed(entries, pipeline) for entries in lists)
 
 
@@ -115,12 +114,14 @@ class _Times:
     orders: Sequence[Order]
     pipeline: Pipeline
     starts: list[list[int]] = field(init=False)
+    needed: list[list[Crossing | None]] = field(init=False)
     free: list[int] = field(init=False)
     made: dict[Crossing, int] = field(default_factory=dict)
     waiting: dict[Crossing, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.starts = [[] for _ in self.orders]
+        self.needed = [[] for _ in self.orders]
         self.free = [0] * len(self.orders)
 
     def run(self) -> None:
@@ -142,6 +143,7 @@ class _Times:
                 return
             start = max(self.free[rank], self.made[needed] if needed is not None else 0)
             starts.append(start)
+            self.needed[rank].append(needed)
             self.free[rank] = start + _TIMES[task.what]
             if makes is not None:
                 self.made[makes] = self.free[rank]

@@ -23,7 +23,10 @@ _Way = tuple[int, int]  # from, to
 
 def check_messages(schedules: Sequence[Sequence[Operation]]) -> None:
     """Cost: linear in the number of operations. Raises: ScheduleError."""
-    _check_halves(schedules)
+    for rank, schedule in enumerate(schedules):
+        for operation in schedule:
+            if isinstance(operation, Transfer):
+                _check_peer(rank, operation, len(schedules))
     _AllRanks(schedules).run()
 
 
@@ -46,12 +49,12 @@ def taken(operation: Operation) -> BorderMessage | None:
 
 
 def _check_halves(schedules: Sequence[Sequence[Operation]]) -> None:
+    """Names a message that is not taken as often as it is given, before those that wait for it."""
     sent: Counter[tuple[_Way, BorderMessage]] = Counter()
     received: Counter[tuple[_Way, BorderMessage]] = Counter()
     for rank, schedule in enumerate(schedules):
         for operation in schedule:
             if isinstance(operation, Transfer):
-                _check_peer(rank, operation, len(schedules))
                 if message := given(operation):
                     sent[(rank, operation.peer), message] += 1
                 if message := taken(operation):
@@ -97,6 +100,7 @@ class _AllRanks:
         while ready:
             ready.extend(self._advance(ready.popleft()))
         if self.waiting:
+            _check_halves(self.schedules)
             raise ScheduleError(f"the ranks wait for each other: {self._circle()}")
 
     def _advance(self, rank: int) -> Iterator[int]:
@@ -129,6 +133,7 @@ class _AllRanks:
             return
         offered, wanted = self.offered.pop(way), self.wanted.pop(way)
         if offered != wanted:
+            _check_halves(self.schedules)
             raise ScheduleError(
                 f"rank {way[1]} receives {wanted} from rank {way[0]}, which sends {offered} first"
             )

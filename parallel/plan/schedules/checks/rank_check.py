@@ -125,6 +125,9 @@ class RankCheck:
         sent, received = given(operation), taken(operation)
         self._want(sent is None or sent in self.made, operation, "before it has been computed")
         if received is not None:
+            stage = received.border + (received.what == "activation")
+            self._want(stage in self.added, operation, "though no stage here needs it")
+            self._want(received not in self.have, operation, "a second time")
             self.have.add(received)
 
     def _slot(self, operation: Operation, microbatch: int) -> int:
