@@ -85,8 +85,6 @@ class Halved:
         x: Tensor,
         weights: Sequence[nn.Parameter],
     ) -> tuple[Tensor, ...]:
-        if not torch.is_grad_enabled():  # it will be computed again
-            return compute(x)
         outs: tuple[Tensor, ...] = _Map.apply(self, compute, x, weights)  # type: ignore[no-untyped-call]
         return outs
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from piped import TIED
 from small_engine import spec, zero
 
 from remesh.parallel.holding.shard_state import ShardState
@@ -19,11 +20,14 @@ from remesh.parallel.state.fragments import cover_problems
         (Layout(dp=4), 2),
         (Layout(tp=2), 1),
         (Layout(dp=4, tp=2), 2),
+        (Layout(pp=3), 1),
+        (Layout(dp=2, pp=4, tp=2), 2),
     ],
     ids=str,
 )
 def test_one_rank_of_each_place_writes_all_of_the_state_between_them(layout, shards):
-    job = spec(zero=zero(3)) if shards > 1 else spec()
+    """Both ends of a pipeline hold the embedding of a tied model, and one of them writes it."""
+    job = spec(model=TIED, zero=zero(3) if shards > 1 else zero(0))
     cut = Cut.of(layout, shards)
     held = {}
     for rank in range(layout.world_size):

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remesh.parallel.plan.cut import Cut, Held, held_by
+from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.pipeline import Pipeline
 
 DIVISORS = {n: [d for d in range(1, n + 1) if n % d == 0] for n in range(1, 65)}
 
@@ -49,9 +51,49 @@ def test_those_who_come_first_hold_every_part(drawn):
 def test_what_is_held_is_told_in_numbers(drawn):
     layout, shards = drawn
     for rank in range(layout.world_size):
-        held = held_by(layout, shards, rank)
-        assert any(held.to_numbers())
-        assert Held.from_numbers(held.to_numbers()) == held
+        assert_told(held_by(layout, shards, rank))
+
+
+def assert_told(held):
+    """Ranks tell each other as many numbers of each part, so that zeros may follow."""
+    numbers = held.to_numbers()
+    assert any(numbers)
+    for told in (numbers, (*numbers, 0, 0, 0)):
+        assert Held.from_numbers(told) == held
+    assert isinstance(Held.from_numbers(numbers).cut.folded, bool)
+
+
+PIPELINES = [
+    Pipeline(ranks=2),
+    Pipeline(ranks=2, chunks=2),
+    Pipeline(ranks=2, chunks=2, folded=True),
+    Pipeline(ranks=2, layers=(3, 5)),
+    Pipeline(ranks=2, chunks=3, layers=(1, 2, 3, 4, 5, 6)),
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_so_is_how_layers_lie_on_a_pipeline(pipeline):
+    layout = Layout(dp=2, pp=2)
+    cut = Cut.of(layout, 2, 64, pipeline)
+    assert cut.pipeline == pipeline
+    for rank in range(layout.world_size):
+        assert_told(cut.held_by(layout, rank))
+
+
+def test_cuts_of_different_pipelines_differ_and_nothing_is_kept_between_them():
+    cuts = [Cut.of(Layout(pp=2), 1, 64, pipeline) for pipeline in PIPELINES]
+    assert len(set(cuts)) == len(cuts)
+    assert {one.kept(other) for one in cuts for other in cuts if one != other} == {0.0}
+
+
+def test_a_rank_alone_has_all_layers_whatever_pipeline_was_wished():
+    assert Cut.of(Layout(dp=2), 2, 64, Pipeline(chunks=2)) == Cut.of(Layout(dp=2), 2, 64)
+
+
+def test_a_pipeline_of_other_ranks_than_pp_is_refused():
+    with pytest.raises(LayoutError, match="a pipeline with ranks=3 is none of dp=2 pp=2; use 2"):
+        Cut.of(Layout(dp=2, pp=2), 1, 64, Pipeline(ranks=3))
 
 
 @pytest.mark.parametrize(
