@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 
 from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.model.router import RouterRates
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.optim.optimizer import Optimizer
 from remesh.parallel.plan.buckets import BUCKET_BYTES
@@ -60,6 +61,7 @@ class EngineSpec:
     optimizer: Optimizer
     clip: float
     z_loss: float = 0.0
+    router: RouterRates = field(default_factory=RouterRates)
     precision: Precision = field(default_factory=Precision)
     zero: ZeroSpec = field(default_factory=ZeroSpec)
     recompute: Recompute = field(default_factory=Recompute)

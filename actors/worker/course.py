@@ -7,6 +7,7 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.job.job import Job
 from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.model.router import RouterRates
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
@@ -63,6 +64,11 @@ def engine_spec(job: Job) -> EngineSpec:
         ),
         clip=train.clip,
         z_loss=train.z_loss,
+        router=RouterRates(
+            auxiliary=train.auxiliary_loss,
+            z_loss=train.router_z_loss,
+            balance=train.balance_rate,
+        ),
         precision=Precision(
             compute=_DTYPES[train.dtype], gradient=_DTYPES[train.grad_dtype], master=torch.float32
         ),

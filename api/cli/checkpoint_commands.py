@@ -49,7 +49,7 @@ app = typer.Typer(help="Look at, verify and convert checkpoints.", rich_markup_m
 
 
 class ExportFormat(StrEnum):
-    """hf: Hugging Face's types llama or qwen3; dcp: a torch distributed checkpoint."""
+    """hf: Hugging Face's types llama, qwen3 or mixtral; dcp: a torch distributed checkpoint."""
 
     HF = "hf"
     DCP = "dcp"
@@ -159,9 +159,10 @@ def import_(
 
     Only safetensors are read, and torch's distributed checkpoints as data: no pickle is ever run.
 
-    Models are of Hugging Face's types llama or qwen3, with at most 65,536 tokens, plain rotary
-    positions and heads of width / heads: Llama 2 and its like, TinyLlama, SmolLM2 and Yi-6B, and
-    whatever was exported here. Llama 3 and Qwen3 as published have more tokens and are refused.
+    Models are of Hugging Face's types llama, qwen3 or mixtral, with at most 65,536 tokens, plain
+    rotary positions and heads of width / heads: Llama 2 and its like, TinyLlama, SmolLM2, Yi-6B and
+    Mixtral 8x7B, and whatever was exported here. Llama 3 and Qwen3 as published have more tokens
+    and are refused.
     """
     from remesh.actors.checkpoints.importing import begin_run, open_source  # noqa: PLC0415 - loads torch
     from remesh.actors.jobs.inside_job import check_folders  # noqa: PLC0415

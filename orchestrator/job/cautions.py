@@ -82,6 +82,18 @@ def _has_no_pipeline(job: Job, schedule: str) -> bool:
     return schedule != "1f1b" and max(job.pp_degrees) == 1
 
 
+def _has_no_experts(job: Job, value: Any) -> bool:
+    return job.model.num_experts == 0 and value not in (0, False)
+
+
+def _moves_no_bias(job: Job, rate: float) -> bool:
+    return rate > 0 and not job.model.balanced
+
+
+def _is_moved_by_nothing(job: Job, balanced: bool) -> bool:  # noqa: FBT001
+    return balanced and job.model.num_experts > 0 and job.train.balance_rate == 0
+
+
 def _is_public(_: Job, host: str) -> bool:
     return IPv4Address(host).is_global
 
@@ -90,7 +102,46 @@ def _is_for_root(_: Job, port: int | None) -> bool:
     return port is not None and 0 < port < 1024  # noqa: PLR2004 - the kernel's number
 
 
+OF_EXPERTS = (
+    "model.top_k",
+    "model.expert_width",
+    "model.num_shared_experts",
+    "model.num_dense_layers",
+    "model.score",
+    "model.balanced",
+    "model.capacity_factor",
+    "train.auxiliary_loss",
+    "train.router_z_loss",
+)
 CAUTIONS = (
+    *(
+        Caution(
+            key=key,
+            applies=_has_no_experts,
+            says="it is for models with experts; set model.num_experts for that",
+        )
+        for key in OF_EXPERTS
+    ),
+    Caution(
+        key="model.balanced",
+        applies=_is_moved_by_nothing,
+        says="nothing moves the bias; set train.balance_rate, 0.001 is usual",
+    ),
+    Caution(
+        key="train.balance_rate",
+        applies=_moves_no_bias,
+        says="there is no bias that it moves; set model.balanced = true for that",
+    ),
+    Caution(
+        key="train.auxiliary_loss",
+        applies=lambda _, weight: weight >= 1,
+        says="it outweighs the cross-entropy; 0.01 is usual, 0.0001 beside a bias",
+    ),
+    Caution(
+        key="train.router_z_loss",
+        applies=lambda _, weight: weight >= 1,
+        says="it outweighs the cross-entropy; 1e-3 is usual",
+    ),
     Caution(
         key="model.rope_theta",
         applies=_is_a_rare_angle,

@@ -110,6 +110,9 @@ AMENDABLE = frozenset(
         "train.eps",
         "train.clip",
         "train.z_loss",
+        "train.auxiliary_loss",
+        "train.router_z_loss",
+        "train.balance_rate",
     }
 )
 ORIGIN = "origin"  # of a fingerprint: the checkpoint that the run branched off

@@ -50,6 +50,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Degrees = Annotated[tuple[Degree, ...], Field(strict=False, max_length=100)]
+DimensionOrZero = Annotated[int, Field(ge=0, le=MAX_DIMENSION)]
 FloatKind = Literal["fp32", "bf16"]
 
 
@@ -87,6 +88,11 @@ class ModelTable(BaseModel):
     """`bias` gives one to every linear map but the head, `qk_norm` norms the heads of q and k.
 
     A `tied` model reads its words with the weights of its embedding.
+
+    With `num_experts` the layers after the first `num_dense_layers` have experts, `top_k` of which
+    each token goes to. `score` and `normed_scores` say what they count; a `balanced` router adds a
+    bias to the scores by which it chooses, which follows how often each expert is chosen. With a
+    `capacity_factor` an expert that has so many times its share of a sequence takes no more.
     """
 
     model_config = TABLE
@@ -118,6 +124,24 @@ class ModelTable(BaseModel):
     """An RMS norm of each head of queries and keys."""
     tied: bool = False
     """The head uses the weights of the embedding."""
+    num_experts: DimensionOrZero = 0
+    """Feed-forward nets of a layer, to some of which each token goes; 0 for one that all go to."""
+    top_k: Dimension = 2
+    """Experts that a token goes to."""
+    expert_width: DimensionOrZero = 0
+    """Inner width of an expert; `ffn_width` if it is 0."""
+    num_shared_experts: DimensionOrZero = 0
+    """Experts that all tokens go to, beside those that are chosen."""
+    num_dense_layers: DimensionOrZero = 0
+    """First layers without experts."""
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """How a router scores experts: against each other, or each by itself."""
+    normed_scores: bool = True
+    """The scores of the experts of a token are made to add up to 1."""
+    balanced: bool = False
+    """A bias of each expert, by which it is chosen, follows how often it is."""
+    capacity_factor: NotNegative = 0.0
+    """Times its even share that an expert takes of a sequence; all that choose it if it is 0."""
 
 
 class DataTable(BaseModel):
@@ -197,6 +221,12 @@ class TrainTable(BaseModel):
     """In which gradients are added up and sent."""
     z_loss: NotNegative = 0.0
     """Weight of the squared logarithm of the softmax's sum."""
+    auxiliary_loss: NotNegative = 0.0
+    """Weight of the loss that has routers use all experts alike."""
+    router_z_loss: NotNegative = 0.0
+    """Weight of the squared logarithm of the sum of a router's exponentials."""
+    balance_rate: NotNegative = 0.0
+    """By how much the bias of an expert follows its load, a step, where `model.balanced`."""
     max_skipped_steps: Count = 10
     """Updates in a row that may be skipped, for a loss or gradient that is not finite, before the
     run has failed.

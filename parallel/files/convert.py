@@ -1,4 +1,4 @@
-"""Llama and Qwen3 in Hugging Face's files: a config.json and one or more safetensors files.
+"""Llama, Qwen3 and Mixtral in Hugging Face's files: a config.json and safetensors files.
 
 Only safetensors are read. A pytorch_model.bin is a pickle, a program that may do anything when it
 is loaded; whoever trusts one can turn it into safetensors where it comes from.
@@ -7,14 +7,15 @@ is loaded; whoever trusts one can turn it into safetensors where it comes from.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from remesh.parallel.files.convert_config import model_of, words_of
-from remesh.parallel.files.convert_names import hugging_face_name, names_in
+from remesh.parallel.files.convert_names import hugging_face_name, names_in, parts_of
 from remesh.parallel.files.foreign import Stored, safetensors_file
 from remesh.parallel.files.weights import Weights, check_tied, weights_of
 from remesh.parallel.plan.errors import CheckpointError
@@ -35,6 +36,7 @@ _FILE = re.compile(r"[\w.-]{1,200}\.safetensors", re.ASCII)
 _MAX_JSON_BYTES = 64 * 2**20
 _MAX_JSON_VALUES = 2_000_000
 
+_NamedPart = tuple[str, Fragment]
 Read = Callable[[list[Fragment]], Mapping[Fragment, Tensor]]
 
 
@@ -80,18 +82,19 @@ def write_model(
     Cost: memory for a file and its weights in fp32.
     """
     dtype = values["dtype"]
-    fragments = [whole(name, shape, dtype) for name, shape in parameter_shapes(config).items()]
-    files = list(_files(fragments, max_file_bytes))
+    wholes = [whole(name, shape, dtype) for name, shape in parameter_shapes(config).items()]
+    tensors = [
+        (hugging_face_name(name), part) for fragment in wholes for name, part in parts_of(fragment)
+    ]
+    files = list(_files(tensors, max_file_bytes))
     paths = [_file_name(number, len(files)) for number in range(1, len(files) + 1)]
     for path, parts in zip(paths, files, strict=True):
         storage.put(path, _encoded(parts, read))
     if len(files) > 1:
         weight_map = {
-            hugging_face_name(part.name): path
-            for path, parts in zip(paths, files, strict=True)
-            for part in parts
+            name: path for path, parts in zip(paths, files, strict=True) for name, _ in parts
         }
-        size = sum(part.num_bytes for part in fragments)
+        size = sum(fragment.num_bytes for fragment in wholes)
         storage.put(INDEX, _text({"metadata": {"total_size": size}, "weight_map": weight_map}))
         paths.append(INDEX)
     storage.put(CONFIG, _text(values))
@@ -158,14 +161,16 @@ def _json(storage: Storage, path: str) -> dict[str, Any]:
     return values
 
 
-def _files(fragments: Iterable[Fragment], max_bytes: int) -> Iterator[list[Fragment]]:
+def _files(tensors: Iterable[_NamedPart], max_bytes: int) -> Iterator[list[_NamedPart]]:
     """In the model's order, as many in one file as have room."""
-    file: list[Fragment] = []
-    for fragment in fragments:
-        if file and sum(part.num_bytes for part in file) + fragment.num_bytes > max_bytes:
+    file: list[_NamedPart] = []
+    num_bytes = 0
+    for name, part in tensors:
+        if file and num_bytes + part.num_bytes > max_bytes:
             yield file
-            file = []
-        file.append(fragment)
+            file, num_bytes = [], 0
+        file.append((name, part))
+        num_bytes += part.num_bytes
     yield file
 
 
@@ -173,14 +178,15 @@ def _file_name(number: int, count: int) -> str:
     return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
 
 
-def _encoded(parts: Iterable[Fragment], read: Read) -> bytearray:
+def _encoded(tensors: Sequence[_NamedPart], read: Read) -> bytearray:
     """One file: the header, then the tensors in order. Laid out here to hold each byte once."""
     places: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for part in parts:
-        places[hugging_face_name(part.name)] = {
+    for name, part in tensors:
+        is_whole = part.sizes == part.global_shape
+        places[name] = {
             "dtype": DTYPES[part.dtype][0],
-            "shape": part.sizes,
+            "shape": part.sizes if is_whole else part.sizes[1:],  # of one expert
             "data_offsets": (at, at + part.num_bytes),
         }
         at += part.num_bytes
@@ -188,12 +194,12 @@ def _encoded(parts: Iterable[Fragment], read: Read) -> bytearray:
     header += b" " * (-len(header) % 8)
     encoded = bytearray(8 + len(header) + at)
     encoded[: 8 + len(header)] = len(header).to_bytes(8, "little") + header
-    _fill(memoryview(encoded)[8 + len(header) :], list(parts), read)
+    _fill(memoryview(encoded)[8 + len(header) :], [part for _, part in tensors], read)
     return encoded
 
 
 def _fill(room: memoryview, parts: list[Fragment], read: Read) -> None:
-    masters = [whole(part.name, part.sizes, "float32") for part in parts]
+    masters = [replace(part, dtype="float32") for part in parts]
     found = read(masters)
     at = 0
     for part, master in zip(parts, masters, strict=True):

@@ -15,11 +15,14 @@ from remesh.parallel.state.bounded_json import shown
 # What the [model] table of a job file can say; a token is a number of 16 bits in a dataset.
 MAX_SIZE = 2**20
 MAX_VOCABULARY = 2**16
-READABLE = "Llama 2 and its like, TinyLlama, SmolLM2 and Yi-6B"
+READABLE = "Llama 2 and its like, TinyLlama, SmolLM2, Yi-6B and Mixtral 8x7B"
 
-_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_EXPERTS = {
-    "mixtral": "Mixtral",
+_CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+}
+_OTHER_EXPERTS = {
     "qwen2_moe": "Qwen2-MoE",
     "qwen3_moe": "Qwen3-MoE",
 }
@@ -30,8 +33,18 @@ _SIZES = {
     "ffn_width": "intermediate_size",
     "vocab_size": "vocab_size",
 }
-_THETA = 10000.0
-_EPS = 1e-6
+_EXPERTS = {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"}
+# What is meant where a config.json does not say it.
+_THETAS = {"llama": 10000.0, "qwen3": 10000.0, "mixtral": 1e6}
+_LEFT_OUT = {"rms_norm_eps": 1e-6}
+_LEFT_OUT_OF = {
+    "mixtral": {
+        "rms_norm_eps": 1e-5,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    }
+}
 # What a config.json says beyond the model itself, for whoever serves it.
 CONTEXT = "max_position_embeddings"
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -44,9 +57,12 @@ Values = Mapping[str, Any]
 def model_of(values: Values, seq_len: int) -> ModelConfig:
     """The model that a config.json describes. Raises: CheckpointError, LayoutError."""
     kind = _kind(values)
+    values = {**_LEFT_OUT, **_LEFT_OUT_OF.get(kind, {}), **values}
     sizes: dict[str, Any] = {name: _count(values, key) for name, key in _SIZES.items()}
     check_vocabulary("config.json: vocab_size", sizes["vocab_size"])
     _check(values, sizes["width"] // max(sizes["num_heads"], 1))
+    if kind == "mixtral":
+        sizes |= {name: _count(values, key) for name, key in _EXPERTS.items()}
     kv_heads = values.get("num_key_value_heads")
     return ModelConfig(
         **sizes,
@@ -54,8 +70,8 @@ def model_of(values: Values, seq_len: int) -> ModelConfig:
         if kv_heads is None
         else _count(values, "num_key_value_heads"),
         seq_len=seq_len,
-        rope_theta=_theta(values),
-        norm_eps=_number(values.get("rms_norm_eps", _EPS), "rms_norm_eps"),
+        rope_theta=_theta(values, kind),
+        norm_eps=_number(values["rms_norm_eps"], "rms_norm_eps"),
         bias=_bias(values, kind),
         qk_norm=kind == "qwen3",
         tied=_flag(values, "tie_word_embeddings"),
@@ -92,7 +108,7 @@ def config_of(
     Raises: CheckpointError, naming what none of its classes does.
     """
     words = words or {}
-    kind = "qwen3" if model.qk_norm else "llama"
+    kind = "mixtral" if model.num_experts else "qwen3" if model.qk_norm else "llama"
     _check_exportable(model)
     values: dict[str, Any] = {
         "architectures": [_CLASSES[kind]],
@@ -111,6 +127,9 @@ def config_of(
     }
     values |= {key: words.get(key) for key in SPECIAL_TOKENS}
     values |= {key: getattr(model, name) for name, key in _SIZES.items()}
+    if kind == "mixtral":
+        values |= {key: getattr(model, name) for name, key in _EXPERTS.items()}
+        values["intermediate_size"] = model.inner_width
     return values | ({"mlp_bias": model.bias} if kind == "llama" else {})
 
 
@@ -125,15 +144,15 @@ def check_vocabulary(what: str, num_tokens: int) -> None:
 
 def _kind(values: Values) -> str:
     kind = values.get("model_type")
-    if isinstance(kind, str) and kind in _EXPERTS:
+    if isinstance(kind, str) and kind in _OTHER_EXPERTS:
         raise CheckpointError(
-            f"config.json: {_EXPERTS[kind]} has experts, which come with expert parallelism and "
-            "are not there yet; use a llama or qwen3"
+            f"config.json: {_OTHER_EXPERTS[kind]} has other experts than Mixtral, which are not "
+            "read yet; use a llama, qwen3 or mixtral"
         )
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise CheckpointError(
-            f"config.json: model_type = {shown(kind)} is unknown; use llama or qwen3, such as "
-            f"{READABLE}"
+            f"config.json: model_type = {shown(kind)} is unknown; use llama, qwen3 or mixtral, "
+            f"such as {READABLE}"
         )
     return kind
 
@@ -152,7 +171,8 @@ def _check(values: Values, head_width: int) -> None:
         )
     layers = values.get("layer_types") or []
     full = ["full_attention"] * (len(layers) if isinstance(layers, list) else 0)
-    if _flag(values, "use_sliding_window") or layers != full:
+    window = values.get("model_type") == "mixtral" and values.get("sliding_window") is not None
+    if _flag(values, "use_sliding_window") or window or layers != full:
         raise CheckpointError(
             "config.json: sliding-window attention is not there yet; use a model whose layers all "
             "see every position"
@@ -163,7 +183,7 @@ def _check(values: Values, head_width: int) -> None:
         )
 
 
-def _theta(values: Values) -> float:
+def _theta(values: Values, kind: str) -> float:
     """Base of the rotary angles: of transformers 5 in `rope_parameters`, before it beside them."""
     found = [values.get("rope_theta")]
     for key in ("rope_scaling", "rope_parameters"):
@@ -178,7 +198,7 @@ def _theta(values: Values) -> float:
             f"config.json: rope_theta is {' and '.join(map(str, sorted(thetas)))} in different "
             "places; leave the one that the model was trained with"
         )
-    return thetas.pop() if thetas else _THETA
+    return thetas.pop() if thetas else _THETAS[kind]
 
 
 def _check_rope(key: str, told: Values) -> None:
@@ -216,10 +236,32 @@ def _check_exportable(model: ModelConfig) -> None:
                 f"model.{key} = {value}: neither Llama nor Qwen3 has that, both need {needed}; "
                 "export with --to dcp"
             )
+    _check_mixtral(model)
     if model.bias and model.qk_norm:
         raise CheckpointError(
             "model.bias and model.qk_norm: neither Llama nor Qwen3 has both; export with --to dcp"
         )
+
+
+def _check_mixtral(model: ModelConfig) -> None:
+    """A Mixtral has experts alone, and says only how many."""
+    if not model.num_experts:
+        return
+    for key, needed in (
+        ("num_shared_experts", 0),
+        ("num_dense_layers", 0),
+        ("score", "softmax"),
+        ("normed_scores", True),
+        ("balanced", False),
+        ("capacity_factor", 0.0),
+        ("bias", False),
+        ("qk_norm", False),
+    ):
+        value = getattr(model, key)
+        if value != needed:
+            raise CheckpointError(
+                f"model.{key} = {value}: a Mixtral needs {needed}; export with --to dcp"
+            )
 
 
 def _count(values: Values, key: str) -> int:

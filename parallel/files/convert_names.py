@@ -1,4 +1,6 @@
-"""What the parameters are called elsewhere. Each of ours is one tensor there, of the same shape.
+"""What the parameters are called elsewhere. Each of ours is one tensor there, of the same shape,
+but for experts: ours lie in one tensor, there each has its own. Such a part of ours is called by
+the number of its expert, as in `layers.0.ffn.experts.up.weight#3`.
 
 Queries and keys need no shuffling: channels i and i + D/2 form a rotary pair in both, which is not
 so in the files that Meta publishes (there 2i and 2i + 1 do).
@@ -9,13 +11,14 @@ which of them was meant is asked and never guessed.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.state.bounded_json import brief, shown
+from remesh.parallel.state.fragments import Fragment, whole
 
 EMBEDDING = "embedding.weight"
 HEAD = "head.weight"
@@ -41,7 +44,12 @@ _IN_LAYER = {
     "ffn.gate": "mlp.gate_proj",
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
+    "ffn.router": "block_sparse_moe.gate",
+    "ffn.experts.gate": "block_sparse_moe.experts.{}.w1",
+    "ffn.experts.up": "block_sparse_moe.experts.{}.w3",
+    "ffn.experts.down": "block_sparse_moe.experts.{}.w2",
 }
+_STACKED = 3  # dimensions of a tensor of experts
 # Not parameters, though some files have them.
 _TABLES = ".rotary_emb.inv_freq"
 _MOST_CHOICES = 8
@@ -49,7 +57,7 @@ _MOST_CHOICES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """What our parameters are called in the files, by our names.
+    """What our parameters, or parts of them, are called in the files, by our names.
 
     `head` is what a tied model has there beside its embedding, if it has: a head of its own.
     """
@@ -59,12 +67,37 @@ class Naming:
 
 
 def hugging_face_name(name: str) -> str:
-    """What Hugging Face's Llama and Qwen3 call the parameter `name`, if they have it."""
+    """What Hugging Face's Llama, Qwen3 and Mixtral call a parameter or part, if they have it."""
+    name, _, expert = name.partition("#")
     module, _, part = name.rpartition(".")
     if not module.startswith("layers."):
         return f"{_TOP.get(module, module)}.{part}"
     _, layer, own = module.split(".", 2)
-    return f"model.layers.{layer}.{_IN_LAYER[own]}.{part}"
+    return f"model.layers.{layer}.{_IN_LAYER[own].format(expert)}.{part}"
+
+
+def parts_of(fragment: Fragment) -> Iterator[tuple[str, Fragment]]:
+    """The tensors that Hugging Face makes of a whole one, by our names of the parts."""
+    if len(fragment.global_shape) < _STACKED:
+        yield fragment.name, fragment
+        return
+    for expert in range(fragment.global_shape[0]):
+        box = fragment.part((expert, 0, 0), (1, *fragment.sizes[1:]))
+        yield f"{fragment.name}#{expert}", box
+
+
+def as_part(name: str, fragment: Fragment, shape: Sequence[int]) -> Fragment:
+    """A box of the tensor that is our part `name` as a box of ours, which has this shape."""
+    whole_name, _, expert = name.partition("#")
+    if not expert:
+        return replace(fragment, name=whole_name)
+    return replace(
+        fragment,
+        name=whole_name,
+        global_shape=(shape[0], *fragment.global_shape),
+        offsets=(int(expert), *fragment.offsets),
+        sizes=(1, *fragment.sizes),
+    )
 
 
 def names_in(found: Collection[str], config: ModelConfig, key: str | None = None) -> Naming:
@@ -81,18 +114,29 @@ def names_in(found: Collection[str], config: ModelConfig, key: str | None = None
     copy = _chosen(copies, found, key)
     others = tuple(other.prefix for other in copies if len(other.prefix) > len(copy.prefix))
     there = _There(found, copy.prefix, others)
-    if config.num_layers > len(found):
-        raise CheckpointError(
-            f"the model has {config.num_layers} layers, and the files have {len(found)} tensors; "
-            "bring all of its files, or set the [model] table to the model that is there"
-        )
-    table = {name: copy.called(name) for name in parameter_shapes(config)}
+    in_parts = copy.called is not _own_name
+    num_experts = config.num_experts * config.num_expert_layers if in_parts else 0
+    for count, what in ((config.num_layers, "layers"), (num_experts, "experts in all")):
+        if count > len(found):
+            raise CheckpointError(
+                f"the model has {count} {what}, and the files have {len(found)} tensors; bring all "
+                "of its files, or set the [model] table to the model that is there"
+            )
+    table = {name: copy.called(name) for name in _names(config, in_parts=in_parts)}
     names = {name: there.find(theirs) for name, theirs in table.items()}
     _check(there, copy, table, names)
     return Naming(
         names={name: theirs for name, theirs in names.items() if theirs is not None},
         head=there.find(copy.called(HEAD)) if config.tied else None,
     )
+
+
+def _names(config: ModelConfig, *, in_parts: bool) -> list[str]:
+    shapes = parameter_shapes(config)
+    if not in_parts:
+        return list(shapes)
+    fragments = (whole(name, shape, "float32") for name, shape in shapes.items())
+    return [part for fragment in fragments for part, _ in parts_of(fragment)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,12 +162,14 @@ def _pieces(move: Move) -> Iterator[Move]:
     if not box.sizes:
         yield move
         return
-    row_bytes = move.held.num_bytes // move.held.sizes[0]
+    dim = next((dim for dim, size in enumerate(box.sizes) if size > 1), 0)
+    row_bytes = move.held.num_bytes // max(1, math.prod(move.held.sizes[: dim + 1]))
     step = max(1, _PIECE_BYTES // max(row_bytes, 1))
-    for first in range(0, box.sizes[0], step):
-        rows = min(step, box.sizes[0] - first)
-        part = box.part((box.offsets[0] + first, *box.offsets[1:]), (rows, *box.sizes[1:]))
-        yield replace(move, box=part)
+    for first in range(0, box.sizes[dim], step):
+        offsets, sizes = list(box.offsets), list(box.sizes)
+        offsets[dim] += first
+        sizes[dim] = min(step, box.sizes[dim] - first)
+        yield replace(move, box=box.part(tuple(offsets), tuple(sizes)))
 
 
 def _read_piece(storage: Storage, place: Stored, move: Move) -> Tensor:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.files.convert_config import check_vocabulary
-from remesh.parallel.files.convert_names import EMBEDDING
+from remesh.parallel.files.convert_names import EMBEDDING, as_part
 from remesh.parallel.files.foreign import Stored, read_stored
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.plan.model_config import ModelConfig, Shapes, parameter_shapes
 from remesh.parallel.state.fragments import Fragment, cover_problems
 from remesh.parallel.state.shards import empty
 from remesh.parallel.state.storage import Storage
@@ -22,7 +22,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 class Weights:
     """Where every weight of a model lies, by our names. Nothing but headers has been read.
 
-    `names` are what they are called there, by our names.
+    `names` are what they, or their parts, are called there, by our names.
     """
 
     storage: Storage
@@ -40,10 +40,11 @@ class Weights:
         would spread to all others, and every step would be skipped.
         """
         wanted = list(want)
-        found = self.read([box for box in wanted if box.name in self.names])
+        known = {one.fragment.name for one in self.stored}
+        found = self.read([box for box in wanted if box.name in known])
         for box, tensor in found.items():
             self._check_finite(box, tensor)
-        rest = (box for box in wanted if box.name not in self.names)
+        rest = (box for box in wanted if box.name not in known)
         return found | {box: empty(box).zero_() for box in rest}
 
     def _check_finite(self, box: Fragment, tensor: Tensor) -> None:
@@ -52,10 +53,15 @@ class Weights:
             return
         first = (~tensor.isfinite()).nonzero()[0].tolist()
         place = [start + at for start, at in zip(box.offsets, first, strict=True)]
+        value, theirs = tensor[tuple(first)].item(), self._called(box.name, place)
         raise CheckpointError(
-            f"{self.names[box.name]} is not finite: {tensor[tuple(first)].item()} at {place} as "
-            f"{box.dtype}; take the model from a moment at which it was"
+            f"{theirs} is not finite: {value} at {place} as {box.dtype}; take the model "
+            "from a moment at which it was"
         )
+
+    def _called(self, name: str, place: Sequence[int]) -> str:
+        """What the tensor is called in which this place of ours lies."""
+        return self.names.get(name) or self.names[f"{name}#{place[0]}"]
 
 
 def weights_of(
@@ -66,26 +72,31 @@ def weights_of(
     Raises: CheckpointError if one has another shape, or is there in part only.
     """
     ours = {theirs: name for name, theirs in names.items()}
-    found = tuple(_renamed(one, ours[one.fragment.name]) for one in stored)
     shapes = parameter_shapes(config)
-    for one in found:
-        if one.fragment.dtype not in _FLOATS:
-            raise CheckpointError(
-                f"{one.path}: {names[one.fragment.name]} is {one.fragment.dtype}; use weights in "
-                f"one of {', '.join(_FLOATS)}"
-            )
-        name, shape = one.fragment.name, one.fragment.global_shape
-        if name == EMBEDDING and shape:
-            check_vocabulary(f"{one.path}: the rows of {names[name]}", shape[0])
-        if shape != shapes[name]:
-            raise CheckpointError(
-                f"{one.path}: {names[name]} has the shape {shape}, and the model wants "
-                f"{shapes[name]} for {name}; set the [model] table to the model that is there"
-            )
+    found = tuple(_checked(one, ours[one.fragment.name], shapes) for one in stored)
     problems = cover_problems(one.fragment for one in found)
     if problems:
         raise CheckpointError(f"the files are not complete: {problems[0]}; fetch them again")
     return Weights(storage=storage, stored=found, names=names)
+
+
+def _checked(one: Stored, part: str, shapes: Shapes) -> Stored:
+    """A tensor of the files as the part of the model that it is."""
+    theirs, shape, dtype = one.fragment.name, one.fragment.global_shape, one.fragment.dtype
+    if dtype not in _FLOATS:
+        raise CheckpointError(
+            f"{one.path}: {theirs} is {dtype}; use weights in one of {', '.join(_FLOATS)}"
+        )
+    name, _, is_part = part.partition("#")
+    if name == EMBEDDING and shape:
+        check_vocabulary(f"{one.path}: the rows of {theirs}", shape[0])
+    wanted = shapes[name][1:] if is_part else shapes[name]
+    if shape != wanted:
+        raise CheckpointError(
+            f"{one.path}: {theirs} has the shape {shape}, and the model wants {wanted} for {part}; "
+            "set the [model] table to the model that is there"
+        )
+    return replace(one, fragment=as_part(part, one.fragment, shapes[name]))
 
 
 def check_tied(weights: Weights, head: Collection[Stored]) -> None:
@@ -102,7 +113,3 @@ def check_tied(weights: Weights, head: Collection[Stored]) -> None:
                 f"the model is tied, but its {theirs.name} is not the embedding; set model.tied to "
                 "false, and tie_word_embeddings where there is a config.json"
             )
-
-
-def _renamed(one: Stored, name: str) -> Stored:
-    return replace(one, fragment=replace(one.fragment, name=name))

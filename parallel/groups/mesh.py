@@ -26,6 +26,10 @@ class Mesh:
     `pipes` lead to the neighbours in this rank's own pipeline, by their positions in it; the last
     rank and the first one are neighbours too. `ring` is that of the cp ranks that have tokens of
     the same rows.
+
+    `experts` hold all experts of a layer between them. `expert_data`, `expert_shard` and
+    `expert_replica` are to the parts of experts what their namesakes are to all else: the ranks
+    with the same experts, and those that hold one copy of them or the same part of it.
     """
 
     layout: Layout
@@ -34,6 +38,10 @@ class Mesh:
     tensor: Group
     shard: Group
     replica: Group
+    experts: Group
+    expert_data: Group
+    expert_shard: Group
+    expert_replica: Group
     pipes: Mapping[int, Pipe] = field(default_factory=dict)
     ring: Ring = field(default_factory=Ring)
 
@@ -90,8 +98,9 @@ class Mesh:
     def groups(self) -> tuple[Group, ...]:
         """Each group once."""
         axes = (self.world, self.data, self.tensor, self.shard, self.replica)
+        experts = (self.experts, self.expert_data, self.expert_shard, self.expert_replica)
         pipes = (*self.pipes.values(), *([self.ring.pipe] if self.ring.pipe else []))
-        groups = (*axes, *(group for pipe in pipes for group in (pipe.out, pipe.back)))
+        groups = (*axes, *experts, *(group for pipe in pipes for group in (pipe.out, pipe.back)))
         return tuple({id(group): group for group in groups}.values())
 
     @property
@@ -123,9 +132,23 @@ class _Builder:
             tensor=self._group(layout.neighbours(rank, "tp")),
             shard=self._group(replicas[first : first + shard_size]),
             replica=self._group(replicas[position % shard_size :: shard_size]),
+            **self._expert_groups(layout, shard_size),
             pipes=dict(self._pipes(layout.neighbours(rank, "pp"))),
             ring=self._ring(layout.neighbours(rank, "cp")),
         )
+
+    def _expert_groups(self, layout: Layout, shard_size: int) -> dict[str, Group]:
+        rank, ep = self._rendezvous.rank, layout.ep
+        position = layout.data_position(rank)
+        alike = layout.data(rank)[position % ep :: ep]
+        shards = max(1, shard_size // ep) if ep > 1 else shard_size
+        first = position // ep - position // ep % shards
+        return {
+            "experts": self._group(layout.experts(rank)),
+            "expert_data": self._group(alike),
+            "expert_shard": self._group(alike[first : first + shards]),
+            "expert_replica": self._group(alike[position // ep % shards :: shards]),
+        }
 
     def _pipes(self, pipeline: tuple[int, ...]) -> Iterator[tuple[int, Pipe]]:
         """Pairs that have no rank in common form at the same time: in two rounds, or three."""

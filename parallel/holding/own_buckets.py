@@ -5,12 +5,13 @@ the same shards: then what the ones and the others add to its gradient are two b
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from remesh.parallel.model.model_blocks import SharedParameter, shared_parameters
 from remesh.parallel.plan.buckets import Bucket, plan_buckets, plan_flat
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.model_config import ModelConfig, TensorShape, block_parameters
-from remesh.parallel.plan.shares import Share
+from remesh.parallel.plan.shares import Share, is_of_experts
 
 _Blocks = dict[int, dict[str, TensorShape]]
 
@@ -35,8 +36,22 @@ def own_buckets(model: ModelConfig, held: Held, shares: Mapping[str, Share]) -> 
                 _apart(of_stage, block, shared.source, shares[shared.source])
                 for block in {shared.owner, shared.user} & of_stage.keys()
             ]
+        apart = _take_experts(of_stage) if held.cut.expert_parts > 1 else {}
         found += plan_buckets({n: b for n, b in of_stage.items() if b}, limit, alone)
+        experts = plan_buckets(apart, limit)
+        found += [replace(bucket, of_experts=True) for bucket in experts]
     return tuple(found)
+
+
+def _take_experts(blocks: _Blocks) -> _Blocks:
+    """The stacks of experts of each block that has some, which the block then has no more."""
+    taken: _Blocks = {}
+    for number, shapes in blocks.items():
+        own = {name: shape for name, shape in shapes.items() if is_of_experts(name)}
+        if own:
+            taken[number] = own
+            blocks[number] = {n: shape for n, shape in shapes.items() if n not in own}
+    return taken
 
 
 def copied_parameters(model: ModelConfig, held: Held) -> frozenset[str]:

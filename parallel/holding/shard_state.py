@@ -48,6 +48,7 @@ class ShardState:
             cut.tensor_parts,
             held.tensor,
             sequence=spec.sequence and cut.tensor_parts > 1,
+            experts=_experts(spec.model, held),
         )
         pipeline = cut.pipeline
         spans = pipeline.spans(spec.model.num_layers)
@@ -55,10 +56,15 @@ class ShardState:
         self.copies = copied_parameters(spec.model, held)
         self.buckets = own_buckets(spec.model, held, self.shares)
         self.pieces = tuple(
-            Pieces(size=b.plan.size, num_shards=cut.shards, num_replicas=1) for b in self.buckets
+            Pieces(
+                size=bucket.plan.size,
+                num_shards=cut.expert_shards if bucket.of_experts else cut.shards,
+                num_replicas=1,
+            )
+            for bucket in self.buckets
         )
         self.shards = tuple(
-            _shard(spec, bucket, pieces, held.shard, device)
+            _shard(spec, bucket, pieces, self._number(bucket), device)
             for bucket, pieces in zip(self.buckets, self.pieces, strict=True)
         )
         self.num_updates = torch.zeros(1, dtype=torch.int64)
@@ -72,7 +78,7 @@ class ShardState:
 
     def owned(self, bucket: int) -> range:
         """The elements of a bucket's flat buffer that this rank owns."""
-        return self.pieces[bucket].shard(self.held.shard)
+        return self.pieces[bucket].shard(self._number(self.buckets[bucket]))
 
     def weights(self) -> Iterator[tuple[Fragment, Tensor]]:
         """The master weights that this rank owns, as views."""
@@ -134,12 +140,17 @@ class ShardState:
             "slots": sum(slot.nbytes for shard in self.shards for slot in shard.slots.values()),
         }
 
+    def _number(self, bucket: Bucket) -> int:
+        """That of the shard that this rank owns."""
+        return self.held.expert_shard if bucket.of_experts else self.held.shard
+
     def _slot_tensors(self, name: str) -> list[str]:
         return [slot.tensor(name) for slot in self._slots]
 
     def _views(self, flats: Sequence[Tensor], dtype: str) -> Iterator[tuple[Fragment, Tensor]]:
         """One flat buffer a bucket, under the names of the parameters."""
-        shares = self.shares if self.held.cut.tensor_parts > 1 else None
+        cut = self.held.cut
+        shares = self.shares if cut.tensor_parts > 1 or cut.expert_parts > 1 else None
         for number, (bucket, flat) in enumerate(zip(self.buckets, flats, strict=True)):
             owned = self.owned(number)
             for part in owned_fragments(bucket.plan, self.shapes, shares, owned, dtype):
@@ -166,6 +177,15 @@ def whole_state(
         for name, shape in shapes.items()
     ]
     return [*weights, *slotted, whole(COUNT, (1,), "int64")]
+
+
+def _experts(model: ModelConfig, held: Held) -> range | None:
+    """Those that this rank has, None if it has all."""
+    parts = held.cut.expert_parts
+    if parts == 1:
+        return None
+    count = model.num_experts // parts
+    return range(held.expert * count, (held.expert + 1) * count)
 
 
 def _shard(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import COUNT, ShardState
-from remesh.parallel.plan.shares import is_cut_by_columns
+from remesh.parallel.plan.shares import is_cut_by_columns, is_of_experts
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.panels import panels
 from remesh.parallel.state.reshard import HeldFragment
@@ -62,8 +62,13 @@ def _holders(mesh: Mesh, state: ShardState, name: str) -> tuple[int, ...]:
     if name == COUNT:
         return tuple(range(mesh.world.size))
     layout, held = mesh.layout, state.held
+    ranks = layout.data(mesh.world.rank)
+    if held.cut.expert_parts > 1 and is_of_experts(name):
+        ranks = ranks[held.expert :: held.cut.expert_parts][
+            held.expert_shard :: held.cut.expert_shards
+        ]
+    else:
+        ranks = ranks[held.shard :: held.cut.shards]
     return tuple(
-        layout.tensor(replica)[holder]
-        for replica in layout.data(mesh.world.rank)[held.shard :: held.cut.shards]
-        for holder in state.tensor_holders(name)
+        layout.tensor(replica)[holder] for replica in ranks for holder in state.tensor_holders(name)
     )

@@ -32,7 +32,7 @@ def initial_value(config: ModelConfig, seed: int, name: str, shape: tuple[int, .
         return torch.ones(shape, dtype=torch.float32)
     if name.endswith(".bias"):
         return torch.zeros(shape, dtype=torch.float32)
-    if name.endswith(("attention.output.weight", "ffn.down.weight")):
+    if name.endswith(("attention.output.weight", ".down.weight")):
         return draw(seed, name, shape, std=_STD / math.sqrt(2 * config.num_layers))
     return draw(seed, name, shape)
 

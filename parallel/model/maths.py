@@ -7,19 +7,27 @@ some of the tokens, halved.py the one whose backward computes weights apart from
 Swapping modules after the model is built was the alternative: then a map that several layers of
 code agree on (one gather for query, key and value) has no place to stand.
 
+Experts are such maps too: tokens come to them and return through the seam, so that they may be on
+other ranks.
+
 Shapes: B sequences, T positions, C width, F the width that is cut into shares, V this rank's share
-of the vocabulary, H query heads, K kv heads, D head width.
+of the vocabulary, H query heads, D head width, E experts, K kv heads or experts of a token, M rows
+of tokens, sorted by expert.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from remesh.parallel.model.attention_core import attended
+from remesh.parallel.model.dispatch import Dispatched, combine, dispatch
+from remesh.parallel.model.expert_maps import Stack, products
 from remesh.parallel.model.linear import Linear
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
+from remesh.parallel.plan.model_config import ModelConfig
 
 __all__ = ["Linear", "Losses", "Maths", "Whole"]
 
@@ -33,6 +41,26 @@ class Maths(Protocol):
 
     def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
         """A map back from (this rank's share of) F to C."""
+        ...
+
+    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
+        """A small map of what lies outside of shares, which is whole on each rank."""
+        ...
+
+    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
+        """What comes to the experts of this rank."""
+        ...
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        """Several maps of one input for each expert, of `counts` rows each."""
+        ...
+
+    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
+        """What experts say of the tokens that were dispatched, weighed, where these came from."""
+        ...
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        """Whole numbers of this rank's positions of sequences, added up over all of theirs."""
         ...
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
@@ -71,6 +99,22 @@ class Whole:
     def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
         out_BTC: Tensor = linear(x_BTF)
         return out_BTC
+
+    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
+        out_BTF: Tensor = linear(x_BTC)
+        return out_BTF
+
+    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
+        return dispatch(x_BTC, chosen_BTK, config)
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        return products(x_MC, counts, *stacks)
+
+    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
+        return combine(rows_MC, weights_BTK, sent.places, sent.shape)
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        return counts_BE
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         x_BTC = functional.embedding(tokens_BT, weight_VC)

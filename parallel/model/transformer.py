@@ -3,7 +3,7 @@
 It can be run whole (`forward`) or block by block (`blocks`), which lets whoever runs it fetch, free
 and recompute blocks in between.
 
-Shapes: B sequences, T positions, C width, F ffn width, V vocabulary.
+Shapes: B sequences, T positions, C width, V vocabulary, L layers with experts, E experts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,15 +15,19 @@ from torch.nn import functional
 
 from remesh.parallel.model.attention import Attention, Rotary
 from remesh.parallel.model.attention_core import positions_in_segments
+from remesh.parallel.model.experts import ExpertFeedForward
+from remesh.parallel.model.feed_forward import FeedForward
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.model.maths import Linear, Losses, Maths, Whole
 from remesh.parallel.model.model_blocks import ModelBlock
 from remesh.parallel.model.norms import residual_norm
 from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.model.router import RouterRates
 from remesh.parallel.plan.model_config import ModelConfig
 
 _WHOLE = Whole()
 _NOTHING = Recompute()
+_NO_LOSSES = RouterRates()
 
 
 class Transformer(nn.Module):
@@ -36,10 +40,14 @@ class Transformer(nn.Module):
         *,
         z_loss: float = 0.0,
         recompute: Recompute = _NOTHING,
+        router: RouterRates = _NO_LOSSES,
     ) -> None:
         super().__init__()
         self.rotary = Rotary(config) if config.positions == "rope" else None
-        layers = nn.ModuleList(Layer(config, maths, self.rotary) for _ in range(config.num_layers))
+        layers = nn.ModuleList(
+            Layer(config, maths, self.rotary, _feed_forward(config, number, maths, router))
+            for number in range(config.num_layers)
+        )
         self.config = config
         self.maths = maths
         self.z_loss = z_loss
@@ -112,6 +120,12 @@ class Transformer(nn.Module):
         if self.rotary is not None:
             self.rotary.to(device)
 
+    def count_loads(self, tally_LE: Tensor) -> None:
+        """Has backward add to `tally_LE` how often each expert of each layer was chosen."""
+        nets = [layer.ffn for layer in self.layers if isinstance(layer.ffn, ExpertFeedForward)]
+        for net, tally_E in zip(nets, tally_LE, strict=True):
+            net.tally = tally_E
+
     def _losses(self, x_BTC: Tensor, targets_BT: Tensor | None) -> Losses:
         assert targets_BT is not None
         return self.loss(x_BTC, targets_BT)
@@ -120,12 +134,18 @@ class Transformer(nn.Module):
 class Layer(nn.Module):
     """Attention, then feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, maths: Maths, rotary: Rotary | None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        maths: Maths,
+        rotary: Rotary | None,
+        ffn: FeedForward | ExpertFeedForward,
+    ) -> None:
         super().__init__()
         self.attention_norm = residual_norm(config)
         self.attention = Attention(config, maths, rotary)
         self.ffn_norm = residual_norm(config)
-        self.ffn = FeedForward(config, maths)
+        self.ffn = ffn
         self.maths = maths
 
     def forward(self, x_BTC: Tensor, segments_BT: Tensor | None = None) -> Tensor:
@@ -136,37 +156,20 @@ class Layer(nn.Module):
         return out_BTC
 
 
-class FeedForward(nn.Module):
-    """SwiGLU, or GELU in its exact form.
-
-    Source: Shazeer 2020 (arXiv:2002.05202); Hendrycks and Gimpel 2016 (arXiv:1606.08415).
-    """
-
-    def __init__(self, config: ModelConfig, maths: Maths) -> None:
-        super().__init__()
-        width, ffn_width, bias = config.width, config.ffn_width, config.bias
-        gated = config.activation == "swiglu"
-        self.gate = Linear(width, ffn_width, bias=bias) if gated else None
-        self.up = Linear(width, ffn_width, bias=bias)
-        self.down = Linear(ffn_width, width, bias=bias)
-        self.maths = maths
-
-    def forward(self, x_BTC: Tensor) -> Tensor:
-        if self.gate is None:
-            (up_BTF,) = self.maths.columns(x_BTC, self.up)
-            h_BTF = functional.gelu(up_BTF)
-        else:
-            gate_BTF, up_BTF = self.maths.columns(x_BTC, self.gate, self.up)
-            h_BTF = functional.silu(gate_BTF) * up_BTF
-        return self.maths.row(h_BTF, self.down)
-
-
 class Table(nn.Module):
     """Rows to look up."""
 
     def __init__(self, num_rows: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_rows, width))
+
+
+def _feed_forward(
+    config: ModelConfig, layer: int, maths: Maths, rates: RouterRates
+) -> FeedForward | ExpertFeedForward:
+    if config.has_experts(layer):
+        return ExpertFeedForward(config, maths, rates)
+    return FeedForward(config, config.ffn_width, maths)
 
 
 def _without_targets(

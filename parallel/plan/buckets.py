@@ -45,10 +45,14 @@ class FlatPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Consecutive blocks, counted from the embedding, whose parameters share a flat buffer."""
+    """Consecutive blocks, counted from the embedding, whose parameters share a flat buffer.
+
+    `of_experts`: those of experts alone, which are cut and added up in another way.
+    """
 
     blocks: range
     plan: FlatPlan
+    of_experts: bool = False
 
 
 def plan_flat(shapes: Mapping[str, TensorShape]) -> FlatPlan:

@@ -88,6 +88,11 @@ class Cut:
         return self.tp
 
     @property
+    def expert_parts(self) -> int:
+        """Parts of the experts of a layer, that an expert group holds between its ranks."""
+        return self.ep
+
+    @property
     def is_one(self) -> bool:
         """Whether each rank holds all of the state."""
         return self.num_parts == 1

@@ -34,9 +34,11 @@ class Share:
 
 
 def tensor_shares(
-    config: ModelConfig, tp: int, tp_rank: int, *, sequence: bool
+    config: ModelConfig, tp: int, tp_rank: int, *, sequence: bool, experts: range | None = None
 ) -> dict[str, Share]:
     """The share of every parameter, in the model's order. `sequence`: norms work on 1/tp of T.
+
+    Of a stack of experts it is `experts` only, all of them if there is no such range.
 
     Raises: LayoutError if there is no such rank or a size does not divide, with what would work.
     """
@@ -45,7 +47,18 @@ def tensor_shares(
     if found:
         raise LayoutError("; ".join(found))
     slicing = _Slicing(config=config, tp=tp, tp_rank=tp_rank, sequence=sequence)
-    return {name: slicing.share(name, shape) for name, shape in parameter_shapes(config).items()}
+    shares = {name: slicing.share(name, shape) for name, shape in parameter_shapes(config).items()}
+    if experts is None:
+        return shares
+    return {
+        name: _of_experts(share, experts) if is_of_experts(name) else share
+        for name, share in shares.items()
+    }
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether this parameter, or slot of it, is a stack of maps, one for each expert."""
+    return ".ffn.experts." in name
 
 
 def replicated_heads(tp: int, num_kv_heads: int) -> int:
@@ -82,12 +95,12 @@ class _Slicing:
         match module:
             case "embedding" | "head":
                 return self._vocabulary(shape)
-            case "query" | "gate" | "up":
-                return self._part(shape, dim=0, num_parts=self.tp)
+            case "query" | "gate" | "up":  # of a stack of experts, rows of each
+                return self._part(shape, dim=max(0, len(shape) - 2), num_parts=self.tp)
             case "key" | "value":
                 return self._part(shape, dim=0, num_parts=min(self.tp, self.config.num_kv_heads))
             case _ if is_cut_by_columns(name):
-                return self._part(shape, dim=1, num_parts=self.tp)
+                return self._part(shape, dim=len(shape) - 1, num_parts=self.tp)
             case "query_norm" | "key_norm":
                 return self._whole(shape, partial=True)
             case _:
@@ -125,6 +138,15 @@ class _Slicing:
             holders=tuple(range(self.tp)),
             partial=partial and self.tp > 1,
         )
+
+
+def _of_experts(share: Share, experts: range) -> Share:
+    return replace(
+        share,
+        offsets=_replaced(share.offsets, 0, experts.start),
+        sizes=_replaced(share.sizes, 0, len(experts)),
+        local_shape=_replaced(share.local_shape, 0, len(experts)),
+    )
 
 
 def _replaced(shape: TensorShape, dim: int, size: int) -> TensorShape:

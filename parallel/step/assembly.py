@@ -9,9 +9,10 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.model.maths import Maths, Whole
 from remesh.parallel.model.transformer import Transformer
-from remesh.parallel.plan.buckets import plan_visits, take_turns
+from remesh.parallel.plan.buckets import Bucket, plan_visits, take_turns
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.spec import EngineSpec
+from remesh.parallel.step.balance import expert_loads
 from remesh.parallel.step.borders import BorderShape
 from remesh.parallel.step.contributions import contributions, needs
 from remesh.parallel.step.needed_weights import plan_phases
@@ -25,6 +26,7 @@ from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
 from remesh.parallel.techniques.context import ContextParallel
+from remesh.parallel.techniques.expert import ExpertParallel
 from remesh.parallel.techniques.halved import Halved
 from remesh.parallel.techniques.tensor import TensorParallel
 from remesh.parallel.techniques.zero import Gathering, WorkingWeights, place_weights, room_bytes
@@ -52,7 +54,7 @@ class Assembly:
         own = rank_schedule(spec, mesh, pipeline, self.dealing, order.schedule)
         self.schedule, self.standings = own.operations, own.standings
         self.workspace = Workspace(state.shards[0].values.device)
-        self._lanes = [self._lane(bucket.plan.size) for bucket in state.buckets]
+        self._lanes = [self._lane(bucket) for bucket in state.buckets]
         maths = _maths(spec, mesh)
         halved = Halved(maths) if has_halves(self.schedule) else None
         self.model = _model(spec, halved or maths)
@@ -61,6 +63,9 @@ class Assembly:
         for part in parts:
             self.model.install(part.parameters)
         self.model.move_tables(self.workspace.device)
+        self.loads = expert_loads(spec, self.workspace.device)
+        if self.loads is not None:
+            self.model.count_loads(self.loads)
         self.accumulators = Accumulators(
             parts,
             [self._sum(part) for part in parts],
@@ -103,7 +108,8 @@ class Assembly:
         frees = spec.zero.stage >= _FREED_FROM and not spec.zero.keep_gathered
         turns = take_turns(visits) if frees else None
         masters = [shard.values for shard in state.shards]
-        weights = place_weights(masters, self.mesh.shard, spec.precision.compute, turns)
+        groups = [lane.sharing.shard for lane in self._lanes]
+        weights = place_weights(masters, groups, spec.precision.compute, turns)
         return weights, Gathering(weights, visits, frees=frees)
 
     def _border_shape(self) -> BorderShape:
@@ -120,29 +126,50 @@ class Assembly:
         lane = self._lanes[contribution.bucket]
         return _SUMS[self.spec.same_bits, lane.dealing.in_rounds](lane)
 
-    def _lane(self, size: int) -> Lane:
-        """All ranks with the same share of the model add up all of it."""
-        mesh = self.mesh
+    def _lane(self, bucket: Bucket) -> Lane:
+        """All ranks with the same share of the model add up all of it; of experts they are fewer,
+        of which each has a gradient of the tokens of several.
+        """
+        mesh, dealing = self.mesh, self.dealing
         sharing = Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica)
+        if bucket.of_experts:
+            dealing = dealing.by_runs(mesh.experts.size)
+            sharing = Sharing(
+                data=mesh.expert_data, shard=mesh.expert_shard, replica=mesh.expert_replica
+            )
         return Lane(
-            pieces=Pieces(size=size, num_shards=mesh.shard.size, num_replicas=mesh.replica.size),
+            pieces=Pieces(
+                size=bucket.plan.size,
+                num_shards=sharing.shard.size,
+                num_replicas=sharing.replica.size,
+            ),
             sharing=sharing,
-            dealing=self.dealing,
+            dealing=dealing,
             workspace=self.workspace,
             dtype=self.spec.precision.gradient,
         )
 
 
 def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
-    """Ranks of a ring have some of the tokens each, and those of a tensor group share these."""
+    """Ranks of a ring have some of the tokens each, and those of a tensor group share these; those
+    of an expert group have some of the experts each.
+    """
     maths: Maths = Whole()
     if mesh.tensor.size > 1:
         vocab_size = spec.model.vocab_size
         maths = TensorParallel(mesh.tensor, sequence=spec.sequence, vocab_size=vocab_size)
-    return maths if mesh.ring.size == 1 else ContextParallel(maths, mesh.ring)
+    if mesh.ring.size > 1:
+        maths = ContextParallel(maths, mesh.ring)
+    return maths if mesh.experts.size == 1 else ExpertParallel(maths, mesh.experts)
 
 
 def _model(spec: EngineSpec, maths: Maths) -> Transformer:
     """Without any memory: every parameter that is computed with is replaced."""
     with torch.device("meta"):
-        return Transformer(spec.model, maths, z_loss=spec.z_loss, recompute=spec.recompute)
+        return Transformer(
+            spec.model,
+            maths,
+            z_loss=spec.z_loss,
+            recompute=spec.recompute,
+            router=spec.router,
+        )

@@ -39,6 +39,7 @@ from remesh.parallel.plan.schedules.operations import (
 )
 from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.step.assembly import Assembly
+from remesh.parallel.step.balance import rebalance_
 from remesh.parallel.step.borders import Borders
 from remesh.parallel.step.stage import Passage
 from remesh.parallel.step.vote import NO_SAMPLES, Ballot, vote
@@ -72,6 +73,8 @@ class Interpreter:
         self._gradients: list[Tensor] = []
         self._norm = 0.0
         self._stable_step: int | None = None
+        if assembly.loads is not None:
+            assembly.loads.zero_()
 
     def carry_out(self, operation: Operation) -> None:
         """Raises: Cancelled, GroupError; what `fill` raises."""
@@ -156,9 +159,18 @@ class Interpreter:
         norm = self._assembly.norm
         own, self._stable_step = norm.measure(self._gradients, self._work.sealed_step)
         self._ballot.norm_units = own.units if norm.counts else 0
+        self._ballot.loads = self._own_loads()
         self._total = vote(self._work.mesh.world, self._ballot)
         whole = replace(own, units=self._total.norm_units) if norm.is_spread else own
         self._norm = whole.root
+
+    def _own_loads(self) -> Tensor | None:
+        """Ranks that compute the same tokens together count them once."""
+        loads_LE = self._assembly.loads
+        mesh = self._work.mesh
+        if loads_LE is None or mesh.tensor.rank == mesh.ring.rank == 0:
+            return loads_LE
+        return torch.zeros_like(loads_LE)
 
     def _update(self) -> None:
         total, spec = self._total, self._assembly.spec
@@ -187,6 +199,8 @@ class Interpreter:
         state, optimizer = self._assembly.state, self._assembly.spec.optimizer
         state.num_updates += 1
         optimizer.update(state.shards, self._gradients, int(state.num_updates), rates)
+        if self._total.loads is not None:
+            rebalance_(state, self._total.loads, self._assembly.spec.router.balance)
         self._assembly.expire()
 
 

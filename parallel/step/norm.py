@@ -26,11 +26,12 @@ class GradientNorm:
     def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
         self._exact = exact
         self._world = mesh.world
-        self._num_chunks = _num_chunks(state) * mesh.tensor.size
-        counts_all = mesh.tensor.size == 1 and not state.copies
-        self._counted = None if counts_all else _counted(state, mesh.tensor.rank)
-        self.is_spread = max(mesh.shard.size, mesh.tensor.size) > 1 or bool(mesh.pipes)
-        self.counts = self.is_spread and mesh.replica.rank == 0
+        parts = mesh.experts.size
+        self._num_chunks = _num_chunks(state) * mesh.tensor.size * parts
+        counts_all = max(mesh.tensor.size, parts) == 1 and not state.copies
+        self._counted = None if counts_all else _counted(state, mesh)
+        self.is_spread = max(mesh.shard.size, mesh.tensor.size, parts) > 1 or bool(mesh.pipes)
+        self.counts = self.is_spread and (parts > 1 or mesh.replica.rank == 0)
 
     def measure(
         self, gradients: list[Tensor], sealed_step: int | None = None
@@ -76,15 +77,22 @@ def _num_chunks(state: ShardState) -> int:
     return sum(-(-size // CHUNK) for size in sizes)
 
 
-def _counted(state: ShardState, tensor_rank: int) -> Tensor:
-    """A mask over the chunks of all own shards."""
+def _counted(state: ShardState, mesh: Mesh) -> Tensor:
+    """A mask over the chunks of all own shards. Where experts have replicas of their own, it says
+    too which replica counts.
+    """
     masks = []
     for number, (bucket, shard) in enumerate(zip(state.buckets, state.shards, strict=True)):
         owned = state.owned(number)
         mask = torch.zeros(shard.values.numel() // CHUNK, dtype=torch.bool)
+        replica = mesh.expert_replica if bucket.of_experts else mesh.replica
+        if mesh.experts.size > 1 and replica.rank > 0:
+            masks.append(mask)
+            continue
         for name, place in bucket.plan.places.items():
             start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
-            is_first = state.shares[name].holders[0] == tensor_rank and name not in state.copies
+            is_first = state.shares[name].holders[0] == mesh.tensor.rank
+            is_first = is_first and name not in state.copies
             if start < stop and is_first:
                 mask[(start - owned.start) // CHUNK : -(-(stop - owned.start) // CHUNK)] = True
         masks.append(mask)

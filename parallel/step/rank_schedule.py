@@ -32,7 +32,9 @@ def dealt(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
     """Who computes which leaves. Raises: LayoutError if they cannot be dealt so."""
     streams = spec.zero.stage >= _STREAMED_FROM and mesh.shard.size > 1
     deal = deal_in_rounds if streams else deal_in_runs
-    return deal(spec.num_leaves, mesh.layout.dp, lengths).in_parts(mesh.ring.size)
+    together = max(1, mesh.experts.size // mesh.ring.size)  # that hold all experts between them
+    dealing = deal(spec.num_leaves, mesh.data.size // mesh.ring.size, lengths, together=together)
+    return dealing.in_parts(mesh.ring.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

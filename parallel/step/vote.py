@@ -31,7 +31,8 @@ class Ballot:
     of the same rows fill in the samples once.
     `norm_units` are those of the squares of the gradient's elements that it counts. `unready` is
     whether it cannot take a snapshot. `passed` are cross-entropy and tokens of the microbatches,
-    and 1 where they are filled in here.
+    and 1 where they are filled in here. `loads` are how often each expert was chosen, by layer,
+    None in a step in which no bias follows them.
     """
 
     loss_units: int = 0
@@ -45,6 +46,7 @@ class Ballot:
     save: int = 0
     unready: int = 0
     passed: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
+    loads: Tensor | None = None
 
     def count(self, losses: Losses, samples: SampleSums | None) -> None:
         """Fills in a microbatch; without its samples only whether its loss is finite."""
@@ -72,7 +74,7 @@ class Ballot:
         return self.digest_high, self.digest_low, self.samples
 
 
-_NUMBERS = tuple(one.name for one in fields(Ballot) if one.name != "passed")
+_NUMBERS = tuple(one.name for one in fields(Ballot) if one.name not in ("passed", "loads"))
 BALLOT_BYTES = 8 * len(_NUMBERS)
 
 
@@ -87,8 +89,14 @@ def vote(group: Group, ballot: Ballot) -> Ballot:
     if ballot.passed:
         for name, count in _added_up(ballot.passed).items():
             sums[_NUMBERS.index(name)] += count.to(group.device)
-    all_reduce_(group, sums)
-    return Ballot(**dict(zip(_NUMBERS, sums.tolist(), strict=True)))
+    loads = ballot.loads
+    if loads is None:
+        all_reduce_(group, sums)
+    else:
+        told = torch.cat((sums, loads.flatten().to(group.device)))
+        all_reduce_(group, told)
+        sums, loads = told[: len(sums)], told[len(sums) :].view_as(loads)
+    return Ballot(**dict(zip(_NUMBERS, sums.tolist(), strict=True)), loads=loads)
 
 
 def _added_up(passed: list[tuple[Tensor, Tensor, int]]) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ def warm_up(spec: EngineSpec) -> None:
     """
     small = replace(
         spec,
-        model=replace(spec.model, num_layers=1),
+        model=replace(spec.model, num_layers=1, num_dense_layers=0),
         zero=ZeroSpec(),
         num_leaves=1,
         microbatches_per_leaf=1,

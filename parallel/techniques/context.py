@@ -18,11 +18,12 @@ To gather all keys and values at once was the alternative: it sends as much, and
 computed there is room for those of all ranks.
 
 Shapes: B sequences, T tokens of a row, t those of this rank, H query heads, K kv heads, D head
-width, C width, V vocabulary.
+width, C width, V vocabulary, E experts, M rows of tokens, sorted by expert.
 Source: Liu et al. 2023 (arXiv:2310.01889), 3, the ring; Brandon et al. 2023 (arXiv:2311.09431) and
 Grattafiori et al. 2024 (arXiv:2407.21783), 3.3.2, the runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +33,12 @@ from torch.autograd import Function
 
 from remesh.parallel.groups.pipes import Ring, exchange
 from remesh.parallel.model.attention_core import attended_block, block_gradients, same_segment
+from remesh.parallel.model.dispatch import Dispatched
+from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.maths import Linear, Losses, Maths
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.model_config import ModelConfig
 
 
 class ContextParallel:
@@ -49,6 +53,29 @@ class ContextParallel:
 
     def row(self, x_BtF: Tensor, linear: Linear) -> Tensor:
         return self._maths.row(x_BtF, linear)
+
+    def outer(self, x_BtC: Tensor, linear: Linear) -> Tensor:
+        return self._maths.outer(x_BtC, linear)
+
+    def dispatch(self, x_BtC: Tensor, chosen_BtK: Tensor, config: ModelConfig) -> Dispatched:
+        """Raises: LayoutError if experts may be full, which takes a whole row to know."""
+        if config.capacity_factor:
+            raise LayoutError(
+                f"capacity_factor={config.capacity_factor} counts the tokens of a whole row, of "
+                f"which cp={self._ring.size} ranks have a part each; use cp=1, or "
+                "capacity_factor=0"
+            )
+        return self._maths.dispatch(x_BtC, chosen_BtK, config)
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        return self._maths.products(x_MC, counts, *stacks)
+
+    def combine(self, rows_MC: Tensor, weights_BtK: Tensor, sent: Dispatched) -> Tensor:
+        return self._maths.combine(rows_MC, weights_BtK, sent)
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        passed = self._ring.passed(self._maths.over_sequence(counts_BE))
+        return torch.stack([counts for _, counts in passed]).sum(0)
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         """From all tokens of the rows. Raises: LayoutError if they cannot be dealt to the ranks."""

@@ -16,7 +16,8 @@ the inputs and added with those of the weights.
 Source: Qi et al. 2023 (arXiv:2401.10241), 2 and 3.
 
 Shapes: B sequences, T positions, C width, F the width that is cut into shares, V vocabulary,
-H query heads, K kv heads, D head width.
+H query heads, D head width, E experts, K kv heads or experts of a token, M rows of tokens, sorted
+by expert.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function, Variable
 
+from remesh.parallel.model.dispatch import Dispatched
+from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.linear import BOTH, INPUTS, WEIGHTS, BackwardHalf, InPlaceGradient
 from remesh.parallel.model.maths import Linear, Losses, Maths
 from remesh.parallel.model.norms import NormModule
+from remesh.parallel.plan.model_config import ModelConfig
 
 Later = Callable[[], object]  # adds gradients to those of weights
 
@@ -51,6 +55,27 @@ class Halved:
         weights = [p for p in (linear.weight, linear.bias) if p is not None]
         [out_BTC] = self._map(lambda own_BTF: (self._maths.row(own_BTF, linear),), x_BTF, weights)
         return out_BTC
+
+    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
+        [out_BTF] = self._map(
+            lambda own_BTC: (self._maths.outer(own_BTC, linear),), x_BTC, [linear.weight]
+        )
+        return out_BTF
+
+    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
+        return self._maths.dispatch(x_BTC, chosen_BTK, config)
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        weights = [stack.weight for stack in stacks]
+        return self._map(
+            lambda own_MC: self._maths.products(own_MC, counts, *stacks), x_MC, weights
+        )
+
+    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
+        return self._maths.combine(rows_MC, weights_BTK, sent)
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        return self._maths.over_sequence(counts_BE)
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         """Tokens have no gradient: all of its backward is the second half."""

@@ -15,12 +15,12 @@ Modules that exchange their parameters for distributed tensors were the alternat
 groups alive in caches of their own, and pay for a dispatch in Python with each small operation.
 
 Shapes: B sequences, T positions, t those of this rank, C width, F this rank's share of a width,
-V this rank's rows of the vocabulary, N = B * T tokens, H this rank's query heads, K its kv heads,
-D head width.
+V this rank's rows of the vocabulary, N = B * T tokens, H this rank's query heads, D head width,
+E experts, K this rank's kv heads or experts of a token, M rows of tokens, sorted by expert.
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), 3; Korthikanti et al. 2022 (arXiv:2205.05198), 4.2.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,16 +28,20 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from remesh.parallel.groups.collectives import (
+    all_reduce_,
     start_all_gather,
     start_all_reduce_,
     start_reduce_scatter,
 )
 from remesh.parallel.groups.group import Group
 from remesh.parallel.model.attention_core import attended
+from remesh.parallel.model.dispatch import Dispatched, combine, dispatch
+from remesh.parallel.model.expert_maps import Stack, products
 from remesh.parallel.model.linear import half_of, weight_gradient
 from remesh.parallel.model.maths import Linear, Losses
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.shares import vocabulary_rows
 from remesh.parallel.techniques import vocabulary
 
@@ -65,6 +69,27 @@ class TensorParallel:
         parameters = linear.weight, linear.bias
         out_BTC: Tensor = _Row.apply(self._border, x_BTF, *parameters)  # type: ignore[no-untyped-call]
         return out_BTC
+
+    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
+        out_BTF: Tensor = linear(x_BTC)
+        return out_BTF
+
+    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
+        x_BTC = _Enter.apply(self._border, x_BTC)  # type: ignore[no-untyped-call]
+        return dispatch(x_BTC, self._border.enter(chosen_BTK)(), config)
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        return products(x_MC, counts, *stacks)
+
+    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
+        """Weights come in as activations do: the gradients of them are parts, as theirs are."""
+        weights_BTK = _Enter.apply(self._border, weights_BTK)  # type: ignore[no-untyped-call]
+        part_BTC = combine(rows_MC, weights_BTK, sent.places, sent.shape)
+        out_BTC: Tensor = _Leave.apply(self._border, part_BTC)  # type: ignore[no-untyped-call]
+        return out_BTC
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        return self._border.added_up(counts_BE)
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         """Raises: LayoutError if the positions cannot be dealt to the ranks."""
@@ -146,6 +171,35 @@ class _Border:
             return out_BtC
 
         return finish
+
+    def added_up(self, counts_BE: Tensor) -> Tensor:
+        """Over all positions of sequences, of which this rank may have some."""
+        if self.sequence:
+            all_reduce_(self.group, counts_BE)
+        return counts_BE
+
+
+class _Enter(Function):
+    @staticmethod
+    def forward(ctx: Any, border: _Border, x_BtC: Tensor) -> Tensor:
+        ctx.border = border
+        x_BTC = border.enter(x_BtC)()
+        return x_BTC if border.sequence else x_BTC.view_as(x_BTC)
+
+    @staticmethod
+    def backward(ctx: Any, part_BTC: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.border.leave(part_BTC.clone())()
+
+
+class _Leave(Function):
+    @staticmethod
+    def forward(ctx: Any, border: _Border, part_BTC: Tensor) -> Tensor:
+        ctx.border = border
+        return border.leave(part_BTC.clone())()
+
+    @staticmethod
+    def backward(ctx: Any, grad_BtC: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.border.enter(grad_BtC)()
 
 
 class _Columns(Function):

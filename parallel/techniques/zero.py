@@ -50,28 +50,27 @@ class WorkingWeights:
 
 def place_weights(
     masters: Sequence[Tensor],
-    group: Group,
+    groups: Sequence[Group],
     dtype: torch.dtype,
     turns: Sequence[int] | None,
 ) -> tuple[WorkingWeights, ...]:
-    """Working weights of buckets with these master shards. `turns` numbers the memory that each
-    bucket shares with others; without it each has its own.
+    """Working weights of buckets with these master shards, each of a group that has all of it.
+    `turns` numbers the memory that each bucket shares with others; without it each has its own.
     """
-    if group.size == 1 and masters[0].dtype == dtype:
-        return tuple(WorkingWeights(master, master, group) for master in masters)
-    sizes = [master.numel() * group.size for master in masters]
-    owners = list(turns or range(len(masters)))
-    rooms = {
-        owner: torch.empty(
-            max(size for size, other in zip(sizes, owners, strict=True) if other == owner),
-            dtype=dtype,
-            device=masters[0].device,
-        )
-        for owner in owners
-    }
+    sizes = [m.numel() * group.size for m, group in zip(masters, groups, strict=True)]
+    rooms: dict[int, int] = {}
+    owners: list[int | None] = list(turns or range(len(masters)))
+    for number, (master, group) in enumerate(zip(masters, groups, strict=True)):
+        owner = owners[number]
+        if owner is None or (group.size == 1 and master.dtype == dtype):
+            owners[number] = None  # master and working weights are the same memory
+        else:
+            rooms[owner] = max(rooms.get(owner, 0), sizes[number])
+    device = masters[0].device
+    memory = {owner: torch.empty(n, dtype=dtype, device=device) for owner, n in rooms.items()}
     return tuple(
-        WorkingWeights(master, rooms[owner][:size], group)
-        for master, owner, size in zip(masters, owners, sizes, strict=True)
+        WorkingWeights(master, master if owner is None else memory[owner][:size], group)
+        for master, owner, size, group in zip(masters, owners, sizes, groups, strict=True)
     )
 
 

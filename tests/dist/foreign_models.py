@@ -1,4 +1,4 @@
-"""Tiny Llama and Qwen3 models, made, saved and computed by transformers: the oracle."""
+"""Tiny Llama, Qwen3 and Mixtral models, made, saved and computed by transformers: the oracle."""
 
 import logging
 
@@ -8,6 +8,8 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -37,16 +39,36 @@ def qwen3(**more):
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, rms_norm_eps=1e-5, **more))
 
 
+def mixtral(**more):
+    rope = {"rope_type": "default", "rope_theta": 50000.0}
+    config = MixtralConfig(
+        **SIZES, rope_parameters=rope, num_local_experts=4, num_experts_per_tok=2, **more
+    )
+    return MixtralForCausalLM(config)
+
+
 def make(kind, tied, *, biased=False):
     """A model of random weights, norms and biases included."""
     torch.manual_seed(11)
     more = {"attention_bias": True, "mlp_bias": True} if biased else {}
-    model = {"llama": llama, "qwen3": qwen3}[kind](tie_word_embeddings=tied, **more)
+    model = {"llama": llama, "qwen3": qwen3, "mixtral": mixtral}[kind](
+        tie_word_embeddings=tied, **more
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        if kind == "mixtral":
+            _skew(model)
     return model
+
+
+def _skew(model):
+    """All tokens go to the first expert of each layer, and none to the last one."""
+    model.model.embed_tokens.weight.add_(1.0)
+    for layer in model.model.layers:
+        layer.mlp.gate.weight[0].add_(0.5)
+        layer.mlp.gate.weight[-1].sub_(0.5)
 
 
 def loaded(folder):

@@ -7,11 +7,19 @@ import torch
 IGNORED = -100
 
 
-def objective(config, weights, tokens_BT, targets_BT, z_loss=0.0):
-    """Cross-entropy and z-loss, summed over the tokens that count, and the cross-entropy alone."""
+def objective(config, weights, tokens_BT, targets_BT, z_loss=0.0, router=(0.0, 0.0)):
+    """Cross-entropy and z-loss, summed over the tokens that count, and the cross-entropy alone.
+
+    To the first what routers add: `router` are the weights of their auxiliary loss and z-loss.
+    """
     cross_entropy = total = torch.zeros((), dtype=torch.float64)
     for tokens_T, targets_T in zip(tokens_BT, targets_BT, strict=True):
-        for logits_V, target in zip(logits(config, weights, tokens_T), targets_T, strict=True):
+        routed = []
+        logits_TV = logits(config, weights, tokens_T, routed)
+        for judged in routed:
+            total = total + router[0] * auxiliary(config, *judged[1:])
+            total = total + router[1] * sum(one.exp().sum().log() ** 2 for one in judged[0])
+        for logits_V, target in zip(logits_TV, targets_T, strict=True):
             if target != IGNORED:
                 log_z = logits_V.exp().sum().log()
                 cross_entropy = cross_entropy + log_z - logits_V[target]
@@ -19,14 +27,21 @@ def objective(config, weights, tokens_BT, targets_BT, z_loss=0.0):
     return total, cross_entropy
 
 
-def logits(config, weights, tokens_T):
+def logits(config, weights, tokens_T, routed=None):
     x_TC = weights["embedding.weight"][tokens_T]
     if config.positions == "learned":
         x_TC = x_TC + weights["positions.weight"][: len(tokens_T)]
     for layer in range(config.num_layers):
         own = part_of(weights, f"layers.{layer}")
         x_TC = x_TC + attended(config, normed(config, x_TC, part_of(own, "attention_norm")), own)
-        x_TC = x_TC + fed_forward(config, normed(config, x_TC, part_of(own, "ffn_norm")), own)
+        h_TC = normed(config, x_TC, part_of(own, "ffn_norm"))
+        if config.has_experts(layer):
+            out_TC, judged = by_experts(config, h_TC, part_of(own, "ffn"))
+            x_TC = x_TC + out_TC
+            if routed is not None:
+                routed.append(judged)
+        else:
+            x_TC = x_TC + fed_forward(config, h_TC, part_of(own, "ffn"))
     head = weights["embedding.weight" if config.tied else "head.weight"]
     return normed(config, x_TC, part_of(weights, "norm")) @ head.T
 
@@ -84,8 +99,49 @@ def attended(config, x_TC, own):
 
 
 def fed_forward(config, x_TC, own):
-    up = linear(x_TC, own, "ffn.up")
+    up = linear(x_TC, own, "up")
     if config.activation == "gelu":
-        return linear(up * (1 + torch.erf(up / math.sqrt(2))) / 2, own, "ffn.down")
-    gate = linear(x_TC, own, "ffn.gate")
-    return linear(gate * torch.sigmoid(gate) * up, own, "ffn.down")
+        return linear(up * (1 + torch.erf(up / math.sqrt(2))) / 2, own, "down")
+    gate = linear(x_TC, own, "gate")
+    return linear(gate * torch.sigmoid(gate) * up, own, "down")
+
+
+def by_experts(config, x_TC, own):
+    """Token by token; and logits, scores and chosen experts of the router."""
+    logits_TE = x_TC @ own["router.weight"].T
+    exponentials_TE = logits_TE.exp()
+    if config.score == "softmax":
+        scores_TE = exponentials_TE / exponentials_TE.sum(1, keepdim=True)
+    else:
+        scores_TE = exponentials_TE / (1 + exponentials_TE)
+    bias_E = own["balance.bias"].detach() if config.balanced else torch.zeros(config.num_experts)
+    even = config.top_k * len(x_TC) / config.num_experts
+    room = math.ceil(config.capacity_factor * even) if config.capacity_factor else len(x_TC)
+    taken, chosen, rows = [0] * config.num_experts, [], []
+    for x_C, scores_E in zip(x_TC, scores_TE, strict=True):
+        judged = (scores_E.detach() + bias_E).tolist()
+        best = sorted(range(config.num_experts), key=lambda e: -judged[e])[: config.top_k]
+        total = sum(scores_E[e] for e in best) if config.normed_scores else 1.0
+        row = torch.zeros_like(x_C)
+        for e in best:
+            taken[e] += 1
+            if taken[e] <= room:
+                expert = {n: w[e] for n, w in part_of(own, "experts").items()}
+                row = row + scores_E[e] / total * fed_forward(config, x_C[None], expert)[0]
+        chosen += best
+        rows.append(row)
+    out_TC = torch.stack(rows)
+    if config.num_shared_experts:
+        out_TC = out_TC + fed_forward(config, x_TC, part_of(own, "shared"))
+    return out_TC, (logits_TE, scores_TE, chosen)
+
+
+def auxiliary(config, scores_TE, chosen):
+    """alpha = 1 of DeepSeek-V3's (17) to (20), for each of the tokens of a sequence."""
+    num_tokens, num_experts = scores_TE.shape
+    total = 0.0
+    for e in range(num_experts):
+        load = num_experts / (config.top_k * num_tokens) * chosen.count(e)
+        mean = (scores_TE[:, e] / scores_TE.sum(1)).sum() / num_tokens
+        total = total + load * mean
+    return num_tokens * total

@@ -9,13 +9,17 @@ import pytest
 import torch
 from small_engine import filler, spec
 
+from remesh.parallel.model.router import RouterRates
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.spec import Precision
 
+_NO_LOSSES = RouterRates()
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
 NUM_STEPS = 5
 Z_LOSS = 1e-3
+# By which a router chooses: one expert that every token goes to, one that none goes to.
+SKEW = (9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -9.0)
 
 
 def clip_of(norm):
@@ -31,6 +35,13 @@ def boxes(engine, prefix):
     ]
 
 
+def skew(engine):
+    for fragment, tensor in engine.shard_state.weights():
+        if fragment.name.endswith(".balance.bias"):
+            tensor.copy_(torch.tensor(SKEW)[fragment.in_whole])
+    engine.loaded(0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """What one process computes with torch alone: `steps` are losses and gradient norms."""
@@ -41,11 +52,20 @@ class Expected:
 
 
 @functools.cache
-def expected_of(config, batch_size):
-    """Cases that differ in how they share the work out share their oracle."""
-    model = Transformer(config, z_loss=Z_LOSS).double()
+def expected_of(config, batch_size, router=_NO_LOSSES):
+    """Cases that differ in how they share the work out share their oracle.
+
+    Routers that are balanced are skewed, and their biases follow the loads.
+    """
+    model = Transformer(config, z_loss=Z_LOSS, router=router).double()
     model.reset(7)
     named = dict(model.named_parameters())
+    biases = [p.data for name, p in named.items() if name.endswith(".balance.bias")]
+    loads = torch.zeros(len(biases), config.num_experts, dtype=torch.int64)
+    for bias in biases:
+        bias.copy_(torch.tensor(SKEW))
+    if biases:
+        model.count_loads(loads)
     groups = [
         {"params": [p for p in named.values() if p.ndim > 1], "weight_decay": 0.1},
         {"params": [p for p in named.values() if p.ndim == 1], "weight_decay": 0.0},
@@ -54,8 +74,13 @@ def expected_of(config, batch_size):
     steps, gradients = [], []
     for number in range(1, NUM_STEPS + 1):
         optimizer.zero_grad()
+        loads.zero_()
         losses = losses_of(model, number, batch_size)
-        (losses.objective / losses.num_tokens).backward()
+        losses.objective.backward()  # all that routers add to it is a sum over tokens too
+        for parameter in named.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.div_(losses.num_tokens)
         gradients.append({name: p.grad.clone() for name, p in named.items()})
         norm = torch.nn.utils.get_total_norm([p.grad for p in named.values()]).item()
         steps.append(((losses.cross_entropy / losses.num_tokens).item(), norm))
@@ -64,6 +89,10 @@ def expected_of(config, batch_size):
         for group in optimizer.param_groups:
             group["lr"] = lr_at(spec().lr, number)
         optimizer.step()
+        for bias, loads_E in zip(biases, loads, strict=True):
+            assert loads_E[0] > losses.num_tokens / 2
+            assert loads_E[-1] == 0
+            bias.add_((loads_E.double().mean() - loads_E).sign(), alpha=router.balance)
     parameters = {name: p.detach() for name, p in named.items()}
     return Expected(steps=steps, first_gradients=gradients[0], parameters=parameters)
 

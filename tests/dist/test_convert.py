@@ -36,6 +36,7 @@ MODELS = {
     "biased llama": ("llama", False, True),
     "qwen3": ("qwen3", False, False),
     "tied qwen3": ("qwen3", True, False),
+    "mixtral": ("mixtral", False, False),
 }
 
 
@@ -90,7 +91,13 @@ def commit_model(run, files, config):
 
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [("llama", "tp2 zero3"), ("biased llama", "tp2"), ("tied qwen3", "zero3"), ("qwen3", "tp2")],
+    [
+        ("llama", "tp2 zero3"),
+        ("biased llama", "tp2"),
+        ("tied qwen3", "zero3"),
+        ("qwen3", "tp2"),
+        ("mixtral", "tp2 zero3"),
+    ],
 )
 def test_a_model_trained_here_has_the_same_logits_in_transformers(
     pool, models, tmp_path, name, layout

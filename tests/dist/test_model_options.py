@@ -4,6 +4,7 @@ import pytest
 import torch
 from formulas import IGNORED, objective
 
+from remesh.parallel.model.router import RouterRates
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
@@ -18,6 +19,7 @@ SIZES = {
     "seq_len": 12,
 }
 GPT = {"norm": "layer", "positions": "learned", "activation": "gelu", "bias": True, "tied": True}
+EXPERTS = {"num_experts": 4, "expert_width": 20}
 KINDS = {
     "default": {},
     "layer norm": {"norm": "layer"},
@@ -29,6 +31,18 @@ KINDS = {
     "one kv head": {"num_kv_heads": 1},
     "gpt": {**GPT, "num_kv_heads": 4},
     "all but rope": {**GPT, "qk_norm": True},
+    "experts": EXPERTS,
+    "experts of one choice": {**EXPERTS, "top_k": 1, "normed_scores": False},
+    "experts and dense layers": {**GPT, **EXPERTS, "num_dense_layers": 1, "num_shared_experts": 2},
+    "balanced experts": {
+        **EXPERTS,
+        "num_experts": 5,
+        "top_k": 3,
+        "num_shared_experts": 1,
+        "score": "sigmoid",
+        "balanced": True,
+    },
+    "full experts": {**EXPERTS, "capacity_factor": 1.0},
     "rope with all": {**GPT, "positions": "rope", "qk_norm": True, "activation": "swiglu"},
 }
 
@@ -45,9 +59,9 @@ def _one_thread():
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def built(kind, *, dtype=torch.float64, z_loss=0.0):
+def built(kind, *, dtype=torch.float64, **losses):
     """A model away from its first values, where biases are 0 and norm weights 1."""
-    model = Transformer(ModelConfig(**{**SIZES, **KINDS[kind]}), z_loss=z_loss)
+    model = Transformer(ModelConfig(**{**SIZES, **KINDS[kind]}), **losses)
     model.reset(7)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -74,7 +88,13 @@ def in_blocks(model, tokens_BT, targets_BT):
 def gradients(model, run=in_blocks):
     losses = run(model, *batch())
     losses.objective.backward()
-    return losses, {name: p.grad for name, p in model.named_parameters()}
+    return losses, gradients_of(model)
+
+
+def gradients_of(model):
+    """That of a bias which follows the loads of experts is 0."""
+    named = model.named_parameters()
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
 
 
 def assert_bits(ones, others):
@@ -94,18 +114,22 @@ def deviation(one, other):
 @every_kind
 @pytest.mark.parametrize("num_positions", [12, 7])
 def test_loss_and_every_gradient_equal_those_of_the_formulas(kind, num_positions):
-    model = built(kind, z_loss=0.01)
+    router = RouterRates(auxiliary=0.3, z_loss=0.02)
+    model = built(kind, z_loss=0.01, router=router)
     tokens_BT, targets_BT = batch(num_positions)
     weights = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    expected, cross_entropy = objective(model.config, weights, tokens_BT, targets_BT, 0.01)
-    expected.backward()
+    example = model.config, weights, tokens_BT, targets_BT, 0.01
+    objective(*example, (router.auxiliary, router.z_loss))[0].backward()
+    expected, cross_entropy = objective(*example)
     losses = in_blocks(model, tokens_BT, targets_BT)
     losses.objective.backward()
     assert losses.num_tokens == 2 * num_positions - 3
     assert losses.objective.item() == pytest.approx(expected.item(), rel=1e-13)
     assert losses.cross_entropy.item() == pytest.approx(cross_entropy.item(), rel=1e-13)
-    for name, parameter in model.named_parameters():
-        assert deviation(parameter.grad, weights[name].grad) < 1e-10, name
+    for name, gradient in gradients_of(model).items():
+        wanted = weights[name].grad
+        wanted = torch.zeros_like(gradient) if wanted is None else wanted
+        assert deviation(gradient, wanted) < 1e-10, name
 
 
 @every_kind
@@ -156,7 +180,7 @@ def by_hand(model, tokens_BT, targets_BT):
     return losses
 
 
-@pytest.mark.parametrize("kind", ["default", "gpt", "rope with all"])
+@pytest.mark.parametrize("kind", ["default", "gpt", "rope with all", "balanced experts"])
 @pytest.mark.parametrize("attention", [False, True])
 def test_blocks_run_again_from_their_inputs_have_the_same_bits(kind, attention):
     losses, expected = gradients(built(kind, dtype=torch.float32))
@@ -164,7 +188,7 @@ def test_blocks_run_again_from_their_inputs_have_the_same_bits(kind, attention):
     model.layers[1].attention.recompute = attention
     again = by_hand(model, *batch())
     assert torch.equal(losses.objective, again.objective)
-    assert_bits({name: p.grad for name, p in model.named_parameters()}, expected)
+    assert_bits(gradients_of(model), expected)
 
 
 def kept_bytes(layer, x_BTC):
@@ -220,11 +244,10 @@ def test_a_model_without_storage_works_once_its_parameters_are_installed(kind):
     model = built(kind)
     with torch.device("meta"):
         other = Transformer(model.config)
-    parameters = {n: torch.nn.Parameter(p.detach()) for n, p in model.named_parameters()}
-    other.install(parameters)
+    other.install({n: torch.nn.Parameter(p.detach()) for n, p in model.named_parameters()})
     _, expected = gradients(model)
-    gradients(other)
-    assert_bits({name: p.grad for name, p in parameters.items()}, expected)
+    _, seen = gradients(other)
+    assert_bits(seen, expected)
 
 
 def test_only_the_models_own_names_can_be_installed():

@@ -35,6 +35,8 @@ OPTIONS = {
     },
     "as many kv heads": {"num_kv_heads": 4},
     "one kv head": {"num_kv_heads": 1, "qk_norm": True, "bias": True},
+    "experts": {"num_experts": 4, "expert_width": 24, "num_dense_layers": 1},
+    "full experts": {"num_experts": 4, "top_k": 1, "num_shared_experts": 1, "capacity_factor": 1.0},
 }
 WAYS = [(2, False), (2, True), (4, False), (4, True)]
 

@@ -37,6 +37,9 @@ ANOTHER = {
     "train.eps": "train.eps=1e-7",
     "train.clip": "train.clip=0.5",
     "train.z_loss": "train.z_loss=1e-4",
+    "train.auxiliary_loss": "train.auxiliary_loss=0.01",
+    "train.router_z_loss": "train.router_z_loss=1e-3",
+    "train.balance_rate": "train.balance_rate=1e-3",
 }
 COSINE = ("train.lr_curve=cosine", "train.lr=1e-2", "train.lr_steps=400")
 

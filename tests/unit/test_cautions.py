@@ -29,6 +29,12 @@ WARNED = [
     (["metrics.port=9750", "metrics.host=8.8.8.8"], "metrics.host = 8.8.8.8: "),
     (["metrics.port=22"], "metrics.port = 22: "),
     # The same kinds at other keys.
+    (["model.top_k=4"], "model.top_k = 4: it is for models with experts"),
+    (["train.auxiliary_loss=0.01"], "train.auxiliary_loss = 0.01: it is for models with experts"),
+    (["train.balance_rate=0.01"], "train.balance_rate = 0.01: there is no bias"),
+    (["model.num_experts=4", "model.balanced=true"], "model.balanced = true: nothing moves"),
+    (["model.num_experts=4", "train.auxiliary_loss=9"], "train.auxiliary_loss = 9.0: it outweighs"),
+    (["model.num_experts=4", "train.router_z_loss=9"], "train.router_z_loss = 9.0: it outweighs"),
     (["train.beta1=0.99999"], "train.beta1 = 0.99999: "),
     (["train.beta2=0.9999999"], "train.beta2 = 0.9999999: "),
     ([COSINE, "train.lr_steps=100000"], "train.lr_steps = 100000: "),

@@ -37,6 +37,7 @@ def model(**more):
         model(qk_norm=True),
         model(bias=True),
         model(qk_norm=True, tied=True),
+        model(num_experts=8, top_k=3, rope_theta=1e6),
     ],
 )
 def test_a_model_written_as_config_json_is_read_as_the_same(config):
@@ -46,15 +47,21 @@ def test_a_model_written_as_config_json_is_read_as_the_same(config):
 def test_what_a_config_leaves_out_is_what_transformers_takes_for_it():
     found = model_of(LLAMA, 8)
     assert found == model(seq_len=8, num_kv_heads=4, norm_eps=1e-6)
+    mixtral = {**LLAMA, "model_type": "mixtral", "num_attention_heads": 8}
+    assert model_of(mixtral, 8) == model(
+        seq_len=8, num_heads=8, num_kv_heads=8, rope_theta=1e6, num_experts=8, top_k=2
+    )
     assert model_of({**QWEN3, "rope_theta": 1e6, "rope_scaling": None}, 8).rope_theta == 1e6
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"model_type": "mixtral"}, "Mixtral has experts, which come with expert parallelism"),
-        ({"model_type": "gpt2"}, "model_type = 'gpt2' is unknown; use llama or qwen3"),
-        ({"model_type": ["llama"]}, "is unknown; use llama or qwen3"),
+        ({"model_type": "qwen3_moe"}, "Qwen3-MoE has other experts than Mixtral"),
+        ({"model_type": "mixtral", "sliding_window": 4096}, "sliding-window attention"),
+        ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts = 0 is no whole"),
+        ({"model_type": "gpt2"}, "model_type = 'gpt2' is unknown; use llama, qwen3 or mixtral"),
+        ({"model_type": ["llama"]}, "is unknown; use llama, qwen3 or mixtral"),
         ({"head_dim": 128}, "head_dim = 128, and heads are hidden_size / num_attention_heads = 12"),
         (
             {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
@@ -94,6 +101,14 @@ def test_what_this_model_cannot_do_is_refused_by_name(values, text):
         ({"positions": "learned"}, "model.positions = learned"),
         ({"activation": "gelu"}, "model.activation = gelu"),
         ({"bias": True, "qk_norm": True}, "model.bias and model.qk_norm"),
+        ({"num_experts": 4, "num_shared_experts": 1}, "model.num_shared_experts = 1: a Mixtral"),
+        ({"num_experts": 4, "num_dense_layers": 1}, "model.num_dense_layers = 1: a Mixtral"),
+        ({"num_experts": 4, "score": "sigmoid"}, "model.score = sigmoid: a Mixtral"),
+        ({"num_experts": 4, "normed_scores": False}, "model.normed_scores = False: a Mixtral"),
+        ({"num_experts": 4, "balanced": True}, "model.balanced = True: a Mixtral"),
+        ({"num_experts": 4, "capacity_factor": 2.0}, "model.capacity_factor = 2.0: a Mixtral"),
+        ({"num_experts": 4, "bias": True}, "model.bias = True: a Mixtral"),
+        ({"num_experts": 4, "qk_norm": True}, "model.qk_norm = True: a Mixtral"),
     ],
 )
 def test_a_model_that_hugging_face_has_no_class_for_is_not_written(more, text):
@@ -121,3 +136,25 @@ def test_names_that_are_missing_too_many_or_of_somebody_else_are_told():
         names_in(names, model(num_layers=1))
     with pytest.raises(CheckpointError, match=r"but there is tok_embeddings.weight; save"):
         names_in(["tok_embeddings.weight"], model())
+
+
+def test_each_expert_of_a_mixtral_is_found_by_its_own_name():
+    config = model(num_experts=3, num_layers=1)
+    names = names_in([*_mixtral_names(3)], config).names
+    assert len(names) == 9 + 1 + 3 * 3
+    layer = "model.layers.0.block_sparse_moe"
+    assert names["layers.0.ffn.router.weight"] == f"{layer}.gate.weight"
+    assert names["layers.0.ffn.experts.up.weight#2"] == f"{layer}.experts.2.w3.weight"
+    with pytest.raises(CheckpointError, match=r"experts.2.w1.weight is missing, and 2 more"):
+        names_in([*_mixtral_names(2)], config)
+    with pytest.raises(CheckpointError, match="has 1000 experts in all, and the files have"):
+        names_in([*_mixtral_names(3)], model(num_experts=1000, num_layers=1))
+
+
+def _mixtral_names(num_experts):
+    dense = parameter_shapes(model(num_layers=1))
+    yield from (hugging_face_name(name) for name in dense if ".ffn." not in name)
+    layer = "model.layers.0.block_sparse_moe"
+    yield f"{layer}.gate.weight"
+    for expert in range(num_experts):
+        yield from (f"{layer}.experts.{expert}.w{number}.weight" for number in (1, 2, 3))

@@ -14,7 +14,8 @@ class Asked:
 
     `dp` is None for as many replicas as `max_workers` make. `zero_group` replicas share one copy of
     the state, all of them if it is 0. `layers` are those of each virtual stage, as even as can be
-    if there are none. Pipelines may have one of `elastic_pp` stages instead of `pp`.
+    if there are none. Pipelines may have one of `elastic_pp` stages instead of `pp`. Experts are
+    `inner_width` wide inside.
     """
 
     num_layers: int | None = None
@@ -34,6 +35,10 @@ class Asked:
     layers: tuple[int, ...] = ()
     cp: int = 1
     ep: int = 1
+    num_experts: int | None = None
+    top_k: int | None = None
+    inner_width: int | None = None
+    num_dense_layers: int | None = None
     sequence: bool = False
     zero_stage: int = 0
     zero_group: int = 0

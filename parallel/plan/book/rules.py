@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from remesh.parallel.plan.book.cures import (
     BATCH,
+    DENSE_LAYERS,
     DP,
     HEADS,
     LAYERS,
@@ -21,6 +22,7 @@ from remesh.parallel.plan.book.cures import (
     PP_OF_STAGES,
     PP_OF_WORKERS,
     SHORT,
+    TOP_K,
     TP,
     VIRTUAL_STAGES,
     WORKERS_OF_BATCH,
@@ -69,6 +71,18 @@ OF_THE_MODEL = (
         seen="{num_kv_heads} does not divide {num_heads}",
         cures=(dividing("num_kv_heads", "num_heads"),),
     ),
+    Rule(
+        of=("top_k", "num_experts"),
+        broken=lambda top_k, experts: 0 < experts < top_k,
+        seen="{top_k}: a token cannot go to so many of {num_experts}",
+        cures=(TOP_K,),
+    ),
+    Rule(
+        of=("num_dense_layers", "num_layers", "num_experts"),
+        broken=lambda dense, layers, experts: experts > 0 and dense >= layers,
+        seen="{num_dense_layers} leaves none of {num_layers} to the experts",
+        cures=(DENSE_LAYERS,),
+    ),
 )
 
 OF_THE_AXES = (
@@ -89,6 +103,24 @@ OF_THE_AXES = (
         broken=lambda tp, ffn_width: ffn_width % tp != 0,
         seen="{tp} does not divide {ffn_width}",
         cures=(TP,),
+    ),
+    Rule(
+        of=("tp", "inner_width", "num_experts"),
+        broken=lambda tp, inner_width, experts: experts > 0 and inner_width % tp != 0,
+        seen="{tp} does not divide {inner_width}, to which the experts widen",
+        cures=(TP,),
+    ),
+    Rule(
+        of=("ep", "num_experts"),
+        broken=lambda ep, experts: ep > 1 and experts % ep != 0,
+        seen="{ep} does not divide {num_experts}",
+        cures=(dividing("ep", "num_experts"),),
+    ),
+    Rule(
+        of=("ep", "num_experts"),
+        broken=lambda ep, experts: ep > 1 and experts == 0,
+        seen="{ep} ranks share experts, and {num_experts}",
+        cures=(of("ep", 1),),
     ),
     Rule(
         of=("tp", "cp", "sequence", "seq_len"),

@@ -7,6 +7,8 @@ Source: Korthikanti et al. 2022 (arXiv:2205.05198), section 4, here with what th
 from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, RankSizes
 from remesh.parallel.plan.shares import padded_rows
 
+_ROUTER_BYTES = 16  # of a token and expert: logits, scores and shares of them, in fp32
+
 
 def kept_bytes(sizes: RankSizes) -> int:
     """Activations that wait for their backward: of every pass that is under way.
@@ -59,13 +61,24 @@ def _layer_bytes(sizes: RankSizes, *, attention_again: bool = False) -> int:
     model, tp, size = sizes.model, sizes.tp, sizes.compute_bytes
     query = model.width // tp
     kv = max(1, model.num_kv_heads // tp) * model.head_width
-    ffn = model.ffn_width // tp * (4 if model.activation == "swiglu" else 2)
     attended = 2 * query + 2 * kv
     apart = query + 2 * kv + 2 * model.width if sizes.halved else 0  # outputs of maps
-    kept = (attended + ffn + apart) * size + 4 * model.num_heads // tp
+    kept = (attended + _ffn_elements(sizes) + apart) * size + 4 * model.num_heads // tp
+    kept += _ROUTER_BYTES * model.num_experts
     if model.qk_norm and not attention_again:
         kept += 10 * (query + kv)
     return sizes.num_tokens * (kept + 2 * _norm_bytes(sizes) + _input_bytes(sizes))
+
+
+def _ffn_elements(sizes: RankSizes) -> int:
+    """Of a token, in the layer that keeps most: of experts also their inputs and what they say."""
+    model, inner = sizes.model, 4 if sizes.model.activation == "swiglu" else 2
+    dense = model.ffn_width // sizes.tp * inner
+    if not model.num_experts:
+        return dense
+    expert = model.inner_width // sizes.tp * inner
+    chosen = model.top_k * (expert + 2 * model.width)
+    return max(dense if model.num_dense_layers else 0, chosen + model.num_shared_experts * expert)
 
 
 def _norm_bytes(sizes: RankSizes) -> int:
@@ -91,6 +104,9 @@ def _loss_bytes(sizes: RankSizes) -> int:
 
 def _backward_bytes(sizes: RankSizes) -> int:
     """Gradients between the maps of a layer: of the feed-forward net, and of the stream."""
-    gates = 3 if sizes.model.activation == "swiglu" else 2
-    ffn = gates * sizes.model.ffn_width // sizes.tp
-    return sizes.num_tokens * sizes.compute_bytes * (ffn + 3 * sizes.model.width)
+    model, gates = sizes.model, 3 if sizes.model.activation == "swiglu" else 2
+    ffn, streams = gates * model.ffn_width // sizes.tp, 3
+    if model.num_experts:
+        ffn = max(ffn, gates * model.top_k * model.inner_width // sizes.tp)
+        streams += model.top_k
+    return sizes.num_tokens * sizes.compute_bytes * (ffn + streams * model.width)

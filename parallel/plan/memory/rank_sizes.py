@@ -1,7 +1,7 @@
 """All that the memory of a rank follows from."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -51,6 +51,13 @@ class RankSizes:
         """Of each of its stages, from the front."""
         sizes = self.pipeline.sizes(self.model.num_layers)
         return tuple(sizes[stage] for stage in self.pipeline.stages_of(self.position))
+
+    @cached_property
+    def spans(self) -> tuple[range, ...]:
+        """The layers of each of its stages, from the front."""
+        sizes = self.pipeline.sizes(self.model.num_layers)
+        starts = (sum(sizes[:stage]) for stage in self.pipeline.stages_of(self.position))
+        return tuple(range(n, n + count) for n, count in zip(starts, self.layers, strict=True))
 
     @property
     def most_layers(self) -> int:
@@ -106,45 +113,78 @@ class BucketRun:
 
 def num_parameters(model: ModelConfig) -> int:
     """Without counting them one by one: a model that is asked for may have a million layers."""
-    embedding, layer, head = _block_sizes(model, 1, sequence=False, unit=1)
-    return embedding + layer * model.num_layers + head
+    blocks = _block_sizes(model, 1, sequence=False, unit=1)
+    dense = model.num_layers - model.num_expert_layers
+    of_layers = blocks.dense * dense + blocks.experts * model.num_expert_layers
+    return blocks.embedding + of_layers + blocks.head
 
 
-def _block_sizes(model: ModelConfig, tp: int, *, sequence: bool, unit: int) -> tuple[int, ...]:
-    """Elements of embedding, layer and head, each parameter a multiple of `unit`."""
-    one = replace(model, num_layers=1)
-    shares = tensor_shares(one, tp, 0, sequence=sequence and tp > 1)
-    return tuple(
-        sum(-(-math.prod(shares[name].local_shape) // unit) * unit for name in names)
-        for names in block_parameters(one).values()
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BlockElements:
+    """Elements of each kind of block."""
+
+    embedding: int
+    dense: int
+    experts: int
+    head: int
+
+
+def _block_sizes(model: ModelConfig, tp: int, *, sequence: bool, unit: int) -> _BlockElements:
+    """Each parameter a multiple of `unit`."""
+
+    def sizes(one: ModelConfig) -> list[int]:
+        shares = tensor_shares(one, tp, 0, sequence=sequence and tp > 1)
+        return [
+            sum(-(-math.prod(shares[name].local_shape) // unit) * unit for name in names)
+            for names in block_parameters(one).values()
+        ]
+
+    first = replace(model, num_layers=1, num_dense_layers=0)
+    embedding, layer, head = sizes(first)
+    dense = sizes(replace(first, num_experts=0))[1] if model.num_experts else layer
+    return _BlockElements(embedding=embedding, dense=dense, experts=layer, head=head)
 
 
 def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
-    def run(elements: int, num: int = 1) -> BucketRun:
-        replicas = sizes.dp // sizes.shards
-        pieces = Pieces(size=elements, num_shards=sizes.shards, num_replicas=replicas)
-        return BucketRun(pieces=pieces, num=num)
-
     model, most = sizes.model, sizes.bucket_elements
     blocks = _block_sizes(model, sizes.tp, sequence=sizes.sequence, unit=CHUNK)
-    embedding, layer, head = blocks
-    together = max(1, most // layer)
-    if sizes.has_copy:
-        yield run(embedding)
-    for number, num_layers in enumerate(sizes.layers):
-        first = 0
+    replicas = sizes.dp // sizes.shards
+    rows: list[list[tuple[int, int]]] = [[(blocks.embedding, 1)]] if sizes.has_copy else []
+    for number, span in enumerate(sizes.spans):
+        row = []
         if sizes.has_embedding and number == 0:
-            first = 0 if model.tied else max(0, min(num_layers, (most - embedding) // layer))
-            yield run(embedding + first * layer)
-        ends = sizes.has_head and number == len(sizes.layers) - 1
-        whole, rest = divmod(num_layers - first, together)
-        if ends and whole and not rest:  # the head may join the last one
-            whole, rest = whole - 1, together
+            row.append((blocks.embedding, 1))
+            if model.tied:  # by itself
+                rows.append(row)
+                row = []
+        first = model.num_dense_layers if model.num_experts else model.num_layers
+        dense = len(range(span.start, min(span.stop, first)))
+        row += [(blocks.dense, dense), (blocks.experts, len(span) - dense)]
+        if sizes.has_head and number == len(sizes.spans) - 1:
+            row.append((blocks.head, 1))
+        rows.append(row)
+    for row in rows:
+        for elements, num in _packed(row, most):
+            pieces = Pieces(size=elements, num_shards=sizes.shards, num_replicas=replicas)
+            yield BucketRun(pieces=pieces, num=num)
+
+
+def _packed(row: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:
+    """Sizes of buckets and how many follow one another, of blocks given so, as many as go in."""
+    held = 0
+    for size, count in row:
+        left = count
+        if held:
+            joining = max(0, min(count, (most - held) // size))
+            held, left = held + joining * size, count - joining
+        if not left:
+            continue
+        if held:
+            yield held, 1
+        together = max(1, most // size)
+        whole = (left - 1) // together  # what follows may join the last one
         if whole:
-            yield run(together * layer, whole)
-        joins = ends and rest > 0 and rest * layer + head <= most
-        if rest:
-            yield run(rest * layer + (head if joins else 0))
-        if ends and not joins:
-            yield run(head)
+            yield together * size, whole
+        held = (left - whole * together) * size
+    if held:
+        yield held, 1

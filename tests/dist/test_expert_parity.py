@@ -1,0 +1,117 @@
+"""A model with experts, shared out in every way, against one fp64 process.
+
+Of eight experts one gets every token, and one none.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from one_process import (
+    FP64,
+    NUM_STEPS,
+    Z_LOSS,
+    assert_as_expected,
+    boxes,
+    clip_of,
+    expected_of,
+    skew,
+)
+from small_engine import spec, work_of, zero
+
+from remesh.parallel.model.recompute import Recompute
+from remesh.parallel.model.router import RouterRates
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.spec import ZeroSpec
+from remesh.parallel.step.engine import Engine
+
+MODEL = ModelConfig(
+    num_layers=3,
+    width=32,
+    num_heads=4,
+    num_kv_heads=2,
+    ffn_width=48,
+    vocab_size=61,
+    seq_len=20,
+    num_experts=8,
+    expert_width=24,
+    num_shared_experts=1,
+    num_dense_layers=1,
+    balanced=True,
+)
+ROUTER = RouterRates(auxiliary=0.05, z_loss=0.01, balance=0.03)
+BATCH_SIZE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    layout: Layout
+    zero: ZeroSpec = field(default_factory=ZeroSpec)
+    recompute: Recompute = field(default_factory=Recompute)
+    sequence: bool = False
+    schedule: str = "1f1b"
+
+    @property
+    def spec(self):
+        return spec(
+            8,
+            1,
+            model=MODEL,
+            router=ROUTER,
+            z_loss=Z_LOSS,
+            precision=FP64,
+            zero=self.zero,
+            recompute=self.recompute,
+            sequence=self.sequence,
+        )
+
+
+CASES = {
+    "dp3 zero2": Case(layout=Layout(dp=3), zero=zero(2)),
+    "dp4 hybrid": Case(layout=Layout(dp=4), zero=zero(3, group=2)),
+    "tp2": Case(layout=Layout(tp=2)),
+    "tp4 sp": Case(layout=Layout(tp=4), sequence=True),
+    "pp2 dp2": Case(layout=Layout(pp=2, dp=2)),
+    "pp2 tp2 sp zb-h1": Case(layout=Layout(pp=2, tp=2), sequence=True, schedule="zb-h1"),
+    "ep2": Case(layout=Layout(dp=2, ep=2)),
+    "ep4": Case(layout=Layout(dp=4, ep=4)),
+    "dp4 ep2 zero1": Case(layout=Layout(dp=4, ep=2), zero=zero(1)),
+    "dp4 ep2 zero3": Case(layout=Layout(dp=4, ep=2), zero=zero(3)),
+    "dp8 ep2 hybrid": Case(layout=Layout(dp=8, ep=2), zero=zero(3, group=2)),
+    "dp4 tp2 ep4": Case(layout=Layout(dp=4, tp=2, ep=4)),
+    "pp2 dp4 ep2": Case(layout=Layout(pp=2, dp=4, ep=2)),
+    "pp2 dp2 ep2 zb-h1": Case(layout=Layout(pp=2, dp=2, ep=2), schedule="zb-h1"),
+    "dp2 tp2 ep2 sp zero2 recompute": Case(
+        layout=Layout(dp=2, tp=2, ep=2),
+        sequence=True,
+        zero=zero(2),
+        recompute=Recompute(mode="full"),
+    ),
+    "recompute tp2 sp zero3": Case(
+        layout=Layout(dp=2, tp=2), sequence=True, zero=zero(3), recompute=Recompute(mode="full")
+    ),
+}
+
+
+def train(seat, name):
+    """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
+    torch.set_num_threads(1)
+    case = CASES[name]
+    mesh = seat.mesh(case.layout, case.spec.zero.shard_size(case.layout.dp))
+    engine = Engine(case.spec)
+    engine.form(mesh, schedule=case.schedule)
+    engine.reset()
+    skew(engine)
+    results = [engine.step(1, work_of(mesh, 1))]
+    first_moment = boxes(engine, "exp_avg.")
+    results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
+    mesh.close()
+    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.optimizer.beta1)
+    return results, [(n, b, t / scale) for n, b, t in first_moment], boxes(engine, "")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
+    outcomes = pool.run(train, CASES[name].layout.world_size, name)
+    assert_as_expected(outcomes, expected_of(MODEL, BATCH_SIZE, ROUTER))
