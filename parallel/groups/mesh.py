@@ -54,7 +54,7 @@ class Mesh:
     ) -> "Mesh":
         """All groups of this rank. Without a layout, all ranks are replicas.
 
-        Cost: 3-10 ms a group at 2-8 ranks on one host.
+        Cost: 3-10 ms a group at 2-8 ranks on one host; two groups for each neighbour in a pipeline.
         Raises: LayoutError if sizes do not multiply out; Cancelled or GroupError as Group.form,
             with nothing left open.
         """

@@ -49,12 +49,15 @@ def model_of(schedule, ranks):
     return ModelConfig(num_layers=num_stages, **SIZES)
 
 
-def train(seat, layout, cases):
-    """Of each case: results, the gradient of the first step, the state after the last."""
+def train(seat, layout, cases, dealt=None):
+    """Of each case: results, the gradient of the first step, the state after the last.
+
+    `dealt` are leaves, microbatches in each and sequences in each of them, of one if not given.
+    """
     torch.set_num_threads(1)
     mesh, outcomes = None, []
     for (_, number), case in cases.items():
-        wanted = replace(case.spec((number * layout.dp, 1, 2)), microbatch=1)
+        wanted = case.spec(dealt or (number * layout.dp, 1, 1))
         mesh = mesh or seat.mesh(layout, wanted.zero.shard_size(layout.dp))
         engine = formed(mesh, case, wanted)
         engine.reset()
@@ -79,3 +82,17 @@ def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, na
         assert_as_expected(found, expected_of(model, number * layout.dp))
         results = seen.setdefault((model, number), found[0][0])
         assert found[0][0] == results  # bit for bit
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_so_are_those_that_are_added_up_in_any_order(pool, stage):
+    """Five leaves of two microbatches each: six, or four and an empty visit or two."""
+    layout, more = Layout(dp=2, pp=2), {"zero": zero(stage), "same_bits": False}
+    cases = {
+        key: replace(case, leaves=(3, 2))
+        for key, case in cases_of(2, more).items()
+        if key in {("interleaved", 4), ("dualpipe-v", 4)}
+    }
+    outcomes = pool.run(train, layout.world_size, layout, cases, (5, 2, 1))
+    for (schedule, _), found in zip(cases, zip(*outcomes, strict=True), strict=True):
+        assert_as_expected(found, expected_of(model_of(schedule, 2), 10))
