@@ -75,10 +75,7 @@ LIMITS = tuple(
     )
     for name in names
 )
-NOT_YET = (
-    _not_yet("cp", "context parallelism"),
-    _not_yet("ep", "expert parallelism"),
-)
+NOT_YET = (_not_yet("ep", "expert parallelism"),)
 
 
 def rule_problems(
@@ -129,7 +126,7 @@ def rule_problems(
 def _names(asked: Asked) -> Names:
     """Replicas are as many as the workers make where pipelines are shortest."""
     stages = min(asked.pp_degrees)
-    shared = [KEYS["tp"]] if asked.tp > 1 else []
+    shared = [KEYS[axis] for axis, degree in (("tp", asked.tp), ("cp", asked.cp)) if degree > 1]
     if stages > 1:
         shared.append(KEYS["pp"] if stages == asked.pp else f"{KEYS['elastic_pp']} of {stages}")
     replicas = " / ".join((KEYS["max_workers"], *shared))

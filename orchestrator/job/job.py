@@ -87,11 +87,16 @@ class Job(BaseModel):
         """Workers that no mesh exceeds."""
         if self.parallel.dp == "auto" or "max_workers" in self.elastic.model_fields_set:
             return self.elastic.max_workers
-        return self.parallel.dp * self.parallel.pp * self.parallel.tp
+        return self.parallel.dp * self.parallel.pp * self.stage_workers
+
+    @property
+    def stage_workers(self) -> int:
+        """Workers of one stage of one replica."""
+        return self.parallel.tp * self.parallel.cp
 
     def replicas(self, stages: int) -> int:
         """The most that the run may have of pipelines of so many stages: whole ZeRO groups."""
-        dp, most = self.parallel.dp, self.most_workers // (stages * self.parallel.tp)
+        dp, most = self.parallel.dp, self.most_workers // (stages * self.stage_workers)
         most = most if dp == "auto" else min(most, dp)
         return most - most % (self.zero.group or 1)
 
@@ -103,7 +108,7 @@ class Job(BaseModel):
     @property
     def largest_mesh(self) -> int:
         """Workers of the largest mesh, 0 if there can be none."""
-        return self.parallel.tp * max(pp * self.replicas(pp) for pp in self.pp_degrees)
+        return self.stage_workers * max(pp * self.replicas(pp) for pp in self.pp_degrees)
 
     @property
     def num_microbatches(self) -> int:

@@ -298,7 +298,7 @@ class ParallelTable(BaseModel):
     default.
     """
     cp: Degree = 1
-    """Workers that share each sequence; only 1 is built yet."""
+    """Workers that share each sequence: each has two runs of its tokens."""
     ep: Degree = 1
     """Workers that share the experts; only 1 is built yet."""
     sequence: bool = False

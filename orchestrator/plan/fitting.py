@@ -220,7 +220,9 @@ def _cures(job: Job, memory: RankMemory) -> str:
         return "use fewer workers: lower elastic.max_workers, --nodes or elastic.spares"
     if largest in ("activations", "passing", "gaps"):
         again = "" if job.train.recompute == "full" else ', or set train.recompute = "full"'
-        return f"lower train.microbatch, train.seq_len or model.num_layers{again}"
+        return (
+            f"lower train.microbatch, train.seq_len or model.num_layers, raise parallel.cp{again}"
+        )
     shared = "parallel.tp, parallel.pp or zero.stage"
     if job.zero.stage == _LAST_STAGE:
         shared = "parallel.tp or parallel.pp"
@@ -239,6 +241,7 @@ def sizes_of(job: Job, rung: Rung) -> RankSizes:
         model=_model(job),
         dp=rung.layout.dp,
         tp=rung.layout.tp,
+        cp=rung.layout.cp,
         shards=rung.shards,
         stage=job.zero.stage,
         bucket_elements=job.bucket_elements,

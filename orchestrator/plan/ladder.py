@@ -58,21 +58,23 @@ class Flight:
             )
 
     @staticmethod
-    def of_units(
+    def of_units(  # noqa: PLR0913 - all but two have a default
         *,
         replicas: int,
         unit: Unit,
+        copies: int = 1,
         shards: int = 1,
         staging: Staging | None = None,
         bucket_elements: int = 0,
         bit_key: str = "",
     ) -> "Flight":
         """Up to so many replicas, of one unit for each stage; if `shards` share a copy, whole
-        groups.
+        groups. In a unit are so many `copies` of each part of a layer, for some tokens each.
         """
-        group, staging = max(1, shards), staging or Staging()
+        group, staging = max(1, shards // copies), staging or Staging()
+        pp, tp = staging.pipeline.ranks, unit.workers // copies
         return Flight(
-            lowest=Layout(dp=group, pp=staging.pipeline.ranks, tp=unit.workers),
+            lowest=Layout(dp=group, pp=pp, cp=copies, tp=tp),
             last=replicas - replicas % group,
             step=group,
             shards=shards,
@@ -93,6 +95,13 @@ class Flight:
     @property
     def most_workers(self) -> int:
         return self.last * self.replica_workers
+
+    @property
+    def unit_text(self) -> str:
+        """Such as "tp groups of 2 on one node each"."""
+        axes = {"cp": self.lowest.cp, "tp": self.lowest.tp}
+        sharing = " and ".join(axis for axis, degree in axes.items() if degree > 1)
+        return self.unit.said(sharing)
 
     @property
     def highest(self) -> Rung:
@@ -210,7 +219,7 @@ class Ladder:
     def needed(self, at_least: int) -> str:
         """Its workers in words, such as "4 in tp groups of 2 on one node each"."""
         flight, replicas = self._smallest(at_least)
-        groups = [str(flight.unit)] if flight.unit.workers > 1 else []
+        groups = [flight.unit_text] if flight.unit.workers > 1 else []
         if flight.lowest.pp > 1:
             groups.append(f"pipelines of {flight.lowest.pp} stages")
         if flight.step > 1:

@@ -50,12 +50,22 @@ def _flight(job: Job, stages: int) -> Flight:
     parallel, zero = job.parallel, job.zero
     return Flight.of_units(
         replicas=job.replicas(stages),
-        unit=Unit(workers=parallel.tp, on_one_node=not parallel.allow_cross_node_tp),
-        shards=(zero.group or ALL_OF_THEM) if zero.stage else 1,
+        unit=Unit(workers=job.stage_workers, on_one_node=_stays_together(job)),
+        copies=parallel.cp,
+        shards=(zero.group * parallel.cp or ALL_OF_THEM) if zero.stage else 1,
         staging=staging_of(job, stages),
         bucket_elements=job.bucket_elements,
         bit_key=job.bit_key,
     )
+
+
+def _stays_together(job: Job) -> bool:
+    """Whether the workers that share a layer of a replica have to be on one node.
+
+    A ring of single workers may lead over several: what goes round travels while they compute.
+    """
+    parallel = job.parallel
+    return not parallel.allow_cross_node_tp and (parallel.tp > 1 or parallel.cp == 1)
 
 
 def rung_for(job: Job, ladder: Ladder, room: NodeRoom) -> Rung:
@@ -75,7 +85,8 @@ def no_room(ladder: Ladder, room: NodeRoom) -> str:
     unit = smallest.unit
     apart = unit.workers == 1 or not unit.on_one_node
     where = "" if apart else f", each {unit.workers} of them on one node"
-    also = ", parallel.pp" if smallest.stages > 1 else ""
+    also = ", parallel.cp" if smallest.layout.cp > 1 else ""
+    also += ", parallel.pp" if smallest.stages > 1 else ""
     return (
         f"--nodes {room.nodes} with --workers-per-node {room.places} has no room for a mesh of "
         f"{count(smallest.workers, 'worker')}{where}; use more, or a smaller parallel.tp{also} or "
@@ -160,6 +171,8 @@ def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
     if needed <= job.elastic.min_workers:
         return f"{seen} elastic.min_workers = {needed}; add workers or lower it"
     sharing = [f"parallel.tp = {job.parallel.tp}"]
+    if job.parallel.cp > 1:
+        sharing.append(f"parallel.cp = {job.parallel.cp}")
     if (stages := min(job.pp_degrees)) > 1:
         sharing.append(f"parallel.pp = {stages}")
     if job.zero.group:
@@ -170,7 +183,13 @@ def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
 
 def _ladder_reasons(job: Job) -> Iterator[str]:
     """What is the same at every rung."""
-    tp, zero = job.parallel.tp, job.zero
+    tp, cp, zero = job.parallel.tp, job.parallel.cp, job.zero
+    if cp > 1:
+        where = "on one node" if _stays_together(job) else "which may straddle nodes"
+        workers = count(job.stage_workers, "worker")
+        tokens = count(job.train.seq_len // cp, "token")
+        each = f"each {tp} of them have" if tp > 1 else "each has"
+        yield f"cp={cp}: a sequence is on {workers}, {where}; {each} {tokens} of it"
     if tp > 1:
         where = "which may straddle nodes" if job.parallel.allow_cross_node_tp else "on one node"
         yield f"tp={tp}: as the job says; groups of {count(tp, 'worker')}, {where}"

@@ -23,11 +23,15 @@ class Unit:
             return nodes * (places // self.workers)
         return nodes * places // self.workers
 
-    def __str__(self) -> str:
+    def said(self, sharing: str) -> str:
         """Such as "tp groups of 2 on one node each"; "single workers"."""
         if self.workers == 1:
             return "single workers"
-        return f"tp groups of {self.workers}{' on one node each' if self.on_one_node else ''}"
+        where = " on one node each" if self.on_one_node else ""
+        return f"{sharing} groups of {self.workers}{where}"
+
+    def __str__(self) -> str:
+        return self.said("tp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,17 +38,18 @@ class Ring:
     def passed(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
         """What each rank has, and which that is: this one, the one before it, and so on round.
 
-        The next one is under way while one is used. Raises: Cancelled, GroupError.
+        The next one is under way while one is used, which is gone after it: there is room for two
+        beside this rank's own. Raises: Cancelled, GroupError.
         """
-        held = own
+        held, spare = own, None
         for step in range(self.size - 1):
             assert self.pipe
-            arriving = torch.empty_like(held)
+            arriving = torch.empty_like(own) if spare is None else spare
             operations = exchange([(self.pipe, held)], [(self.pipe, arriving)])
             yield (self.rank - step) % self.size, held
             for operation in operations:
                 operation.wait()
-            held = arriving
+            held, spare = arriving, None if held is own else held
         yield (self.rank + 1) % self.size, held
 
 

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from remesh.parallel.groups.group import PendingOperation
 from remesh.parallel.groups.pipes import Ring, exchange
 from remesh.parallel.model.attention_core import attended_block, block_gradients, same_segment
 from remesh.parallel.model.dispatch import Dispatched
@@ -75,7 +76,7 @@ class ContextParallel:
 
     def over_sequence(self, counts_BE: Tensor) -> Tensor:
         passed = self._ring.passed(self._maths.over_sequence(counts_BE))
-        return torch.stack([counts for _, counts in passed]).sum(0)
+        return torch.stack([counts.clone() for _, counts in passed]).sum(0)
 
     def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
         """From all tokens of the rows. Raises: LayoutError if they cannot be dealt to the ranks."""
@@ -182,7 +183,7 @@ class _RingAttention(Function):
     @staticmethod
     def backward(ctx: Any, gradient_BHtD: Tensor) -> tuple[Tensor | None, ...]:
         q_BHtD, k_BKtD, v_BKtD, out_BHtD, lse_BHt = ctx.saved_tensors
-        of_q = _wide_zeros(q_BHtD)
+        of_q = torch.zeros_like(q_BHtD, dtype=_wide_type(q_BHtD))
         of_kv = _HomewardSum(ctx.ring)
         for other, (k, v) in ctx.ring.passed(torch.stack((k_BKtD, v_BKtD))):
             meeting = ctx.sight.of(other)
@@ -196,11 +197,9 @@ class _RingAttention(Function):
                 causal=meeting.causal,
             )
             of_q[:, :, own] += of_q_block
-            of_block = torch.stack((_wide_zeros(k_BKtD), _wide_zeros(v_BKtD)))
-            of_block[0][:, :, keys], of_block[1][:, :, keys] = of_k_block, of_v_block
-            of_kv.take(of_block)
-        of_k, of_v = of_kv.finish()
+            of_kv.take(keys, of_k_block, of_v_block)
         dtype = q_BHtD.dtype
+        of_k, of_v = of_kv.finish()
         return None, None, of_q.to(dtype), of_k.to(dtype), of_v.to(dtype)
 
 
@@ -208,7 +207,7 @@ class _Joined:
     """The attention of all blocks of keys so far."""
 
     def __init__(self, out_BHtD: Tensor, lse_BHt: Tensor) -> None:
-        self.out_BHtD = out_BHtD.to(torch.promote_types(out_BHtD.dtype, torch.float32))
+        self.out_BHtD = _wide(out_BHtD)
         self.lse_BHt = lse_BHt
 
     def take(self, own: slice, out_BHQD: Tensor, lse_BHQ: Tensor) -> None:
@@ -230,21 +229,27 @@ class _HomewardSum:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._own: Tensor | None = None
+        self._sent: Tensor | None = None
         self._arriving: Tensor | None = None
-        self._operations: list[Any] = []
+        self._operations: list[PendingOperation] = []
 
-    def take(self, block: Tensor) -> None:
-        """What this rank adds to the next of those that pass. Raises: Cancelled, GroupError."""
+    def take(self, keys: slice, of_k: Tensor, of_v: Tensor) -> None:
+        """What this rank adds to those that pass next, of some keys, of its own ones first.
+
+        Raises: Cancelled, GroupError.
+        """
         if self._own is None:
-            self._own = block
+            self._own = _wide(torch.stack((of_k, of_v)))
             return
-        before = self._arrived()
-        if before is not None:
-            block += before
-        self._arriving = torch.empty_like(block)
-        pipe = self._ring.pipe
+        passing = self._arrived()
+        if passing is None:
+            passing = torch.zeros_like(self._own)
+        passing[0][:, :, keys] += of_k
+        passing[1][:, :, keys] += of_v
+        self._arriving = torch.empty_like(self._own) if self._sent is None else self._sent
+        self._sent, pipe = passing, self._ring.pipe
         assert pipe
-        self._operations = exchange([(pipe, block)], [(pipe, self._arriving)])
+        self._operations = exchange([(pipe, passing)], [(pipe, self._arriving)])
 
     def finish(self) -> Tensor:
         """The sum of what all ranks add to this one's. Raises: Cancelled, GroupError."""
@@ -270,6 +275,10 @@ def _runs(num_tokens: int, rank: int, size: int) -> tuple[range, range]:
     return range(early, early + length), range(late, late + length)
 
 
-def _wide_zeros(like: Tensor) -> Tensor:
+def _wide_type(like: Tensor) -> torch.dtype:
     """To add up in: fp32 for narrower types."""
-    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32))
+    return torch.promote_types(like.dtype, torch.float32)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(_wide_type(tensor))

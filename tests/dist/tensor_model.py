@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from remesh.parallel.groups.collectives import all_gather
 from remesh.parallel.model.initial import draw
@@ -105,3 +106,20 @@ def summed_gradients(group, model, shares):
             gradient = gathered(group, gradient)[list(share.holders)].sum(0)
         gradients[name] = gradient[tuple(map(slice, share.sizes))]
     return gradients
+
+
+def saved_bytes(model, function, x_BTC):
+    """Bytes that `function` keeps for its backward pass, parameters aside."""
+    owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in owned:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        out_BTC = function(x_BTC)
+    assert out_BTC.requires_grad
+    return sum(saved.values())

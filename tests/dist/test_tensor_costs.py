@@ -8,8 +8,7 @@ of 5as/h for scores, fused attention keeps a number for each head and token.
 
 import pytest
 import torch
-from tensor_model import batch, config_of, formed, losses_of, whole_model
-from torch.autograd.graph import saved_tensors_hooks
+from tensor_model import batch, config_of, formed, losses_of, saved_bytes, whole_model
 
 LAYER = {
     "num_layers": 2,
@@ -27,23 +26,6 @@ SEQUENCES = 2
 SBH = 32 * SEQUENCES * 64
 NORM_STATISTICS = 2 * 32 * SEQUENCES * 2  # mean and deviation of each token, in bf16
 HEAD_STATISTICS = 8 * 32 * SEQUENCES * 4  # log-sum-exp of each head and token, in fp32
-
-
-def saved_bytes(model, function, x_BTC):
-    """Bytes that `function` keeps for its backward pass, parameters aside."""
-    owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    saved = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in owned:
-            saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        out_BTC = function(x_BTC)
-    assert out_BTC.requires_grad
-    return sum(saved.values())
 
 
 TENSOR = {"sequence": False}

@@ -103,17 +103,29 @@ def test_more_ranks_than_kv_heads_replicate_them_and_the_plan_says_so():
     ) in why(job, 4)
 
 
-@pytest.mark.parametrize(
-    ("key", "technique"),
-    [
-        ("cp=2", "context parallelism"),
-        ("ep=2", "expert parallelism"),
-    ],
-)
-def test_techniques_that_are_not_there_are_refused_by_name(key, technique):
-    text = refusal(f"parallel.{key}")
-    assert f"parallel.{key.replace('=', ' = ')}: {technique}" in text
-    assert "not available in this version" in text
+def test_workers_that_share_sequences_make_up_whole_rings_and_the_plan_says_so():
+    job = tiny("parallel.cp=2", "elastic.max_workers=8")
+    assert str(rung(job, 5).layout) == "dp=2 cp=2"
+    assert (
+        "cp=2: a sequence is on 2 workers, which may straddle nodes; each has 64 tokens of it"
+    ) in why(job, 5)
+    job = tiny("parallel.cp=2", "parallel.tp=2", "elastic.max_workers=8", "zero.stage=1")
+    found = rung(job, 9)
+    assert (str(found.layout), found.shards) == ("dp=2 cp=2 tp=2", 4)
+    assert (
+        "cp=2: a sequence is on 4 workers, on one node; each 2 of them have 64 tokens of it"
+    ) in why(job, 9)
+    assert "cp and tp groups of 4 on one node each" in ladder_of(job).needed(1)
+
+
+def test_replicas_in_zero_groups_share_a_copy_with_all_ranks_of_their_rings():
+    found = rung(tiny("parallel.cp=2", "elastic.max_workers=8", "zero.stage=2", "zero.group=2"), 8)
+    assert (str(found.layout), found.shards) == ("dp=4 cp=2", 4)
+
+
+def test_a_technique_that_is_not_there_is_refused_by_name():
+    text = refusal("parallel.ep=2", "model.num_experts=4", "parallel.dp=2")
+    assert "parallel.ep = 2: expert parallelism is not available in this version" in text
 
 
 @pytest.mark.parametrize(

@@ -22,28 +22,36 @@ RATE = 3e-3  # at which a run begins
 
 
 def ladder_of_units(
-    replicas: int, workers: int = 1, shards: int = 1, stages: Sequence[int] = (1,)
+    replicas: int,
+    workers: int = 1,
+    shards: int = 1,
+    stages: Sequence[int] = (1,),
+    *,
+    copies: int = 1,
 ) -> Ladder:
     """Up to so many replicas of units of so many workers; so many replicas, all if it is 0, share a
     copy. Pipelines have any of these numbers of stages, a unit each, and a replica has as many
-    units as there can be of the first kind.
+    units as there can be of the first kind. In a unit are so many `copies` of each part of a layer.
     """
     units = replicas * stages[0]
-    flights = tuple(_flight(units // each, workers, shards, each) for each in stages)
+    unit = Unit(workers=workers)
+    flights = tuple(_flight(units // each, unit, shards, each, copies) for each in stages)
     return Ladder(flights=flights, num_leaves=GLOBAL_BATCH)
 
 
-def _flight(replicas: int, workers: int, shards: int, stages: int = 1) -> Flight:
+def _flight(replicas: int, unit: Unit, shards: int, stages: int = 1, copies: int = 1) -> Flight:
     pipeline = Pipeline(ranks=stages, chunks=2 if stages > 1 else 1)
     return Flight.of_units(
         replicas=replicas,
-        unit=Unit(workers=workers),
+        unit=unit,
+        copies=copies,
         shards=shards,
         staging=Staging(schedule="interleaved", pipeline=pipeline, num_leaves=GLOBAL_BATCH),
-        bit_key=f"unit={workers}",
+        bit_key=f"unit={unit.workers}",
     )
 
 
+PAIR = Unit(workers=2)
 WHOLE = ladder_of_units(4)
 LADDERS = (
     ladder_of_units(4, workers=2),
@@ -58,13 +66,17 @@ LADDERS = (
     ladder_of_units(1, stages=(4, 3, 2, 1)),
     ladder_of_units(4, shards=2, stages=(2, 1)),
     ladder_of_units(2, workers=2, shards=0, stages=(2, 1)),
+    ladder_of_units(4, workers=2, copies=2),
+    ladder_of_units(2, workers=2, shards=0, copies=2),
+    ladder_of_units(2, workers=4, shards=4, copies=2),
+    ladder_of_units(2, workers=2, stages=(2, 1), copies=2),
 )
 OTHER_LADDERS = (
     WHOLE,
     *LADDERS,
     ladder_of_units(2, shards=0),
-    Ladder(flights=(_flight(3, 2, 0), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
-    Ladder(flights=(_flight(2, 2, 1, stages=2), _flight(5, 1, 0)), num_leaves=GLOBAL_BATCH),
+    Ladder(flights=(_flight(3, PAIR, 0), _flight(5, Unit(), 0)), num_leaves=GLOBAL_BATCH),
+    Ladder(flights=(_flight(2, PAIR, 1, stages=2), _flight(5, Unit(), 0)), num_leaves=GLOBAL_BATCH),
 )
 
 

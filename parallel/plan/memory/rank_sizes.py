@@ -20,7 +20,7 @@ _STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradien
 
 @dataclass(frozen=True, kw_only=True)
 class RankSizes:
-    """All that the memory of a rank follows from. `shards` ranks of `dp` share one copy.
+    """All that the memory of a rank follows from. `shards` ranks of `dp` times `cp` share one copy.
 
     It is the one at `position` in a pipeline of its replica, which has up to `num_microbatches`.
     """
@@ -45,6 +45,7 @@ class RankSizes:
     schedule: str = PLAIN
     num_microbatches: int = 1
     position: int = 0
+    cp: int = 1
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
@@ -96,7 +97,8 @@ class RankSizes:
 
     @property
     def num_tokens(self) -> int:
-        return self.microbatch * self.model.seq_len
+        """Of a microbatch on this rank, before a tensor group shares some of them out."""
+        return self.microbatch * self.model.seq_len // self.cp
 
     @property
     def streams(self) -> bool:
@@ -148,7 +150,7 @@ def _block_sizes(model: ModelConfig, tp: int, *, sequence: bool, unit: int) -> _
 def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
     model, most = sizes.model, sizes.bucket_elements
     blocks = _block_sizes(model, sizes.tp, sequence=sizes.sequence, unit=CHUNK)
-    replicas = sizes.dp // sizes.shards
+    replicas = sizes.dp * sizes.cp // sizes.shards
     rows: list[list[tuple[int, int]]] = [[(blocks.embedding, 1)]] if sizes.has_copy else []
     for number, span in enumerate(sizes.spans):
         row = []

@@ -56,10 +56,11 @@ def _exchanged_elements(sizes: RankSizes, own: int, largest: Pieces) -> int:
 
     A rank has `own` nodes of the tree.
     """
-    if sizes.dp == 1 or (sizes.shards == 1 and sizes.dp == 2 and own == 1):  # noqa: PLR2004
+    members = sizes.dp * sizes.cp
+    if members == 1 or (sizes.shards == 1 and members == 2 and own == 1):  # noqa: PLR2004
         return 0
     packed = 0 if own == 1 and largest.in_order else own * largest.padded_size
-    return sizes.dp * own * largest.piece_size + packed
+    return members * own * largest.piece_size + packed
 
 
 def _streamed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
@@ -71,7 +72,7 @@ def _streamed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
         return owned + (padded if sizes.microbatches_per_leaf > 1 else 0) + under_way
     rounds = range(1, min(-(-sizes.num_leaves // sizes.dp), _MOST_LEAVES) + 1)
     depth = max(min(n * sizes.dp, sizes.num_leaves).bit_count() for n in rounds[:-1] or [1])
-    pieces = sum(run.num * run.pieces.piece_size for run in runs) * depth
+    pieces = sum(run.num * run.pieces.piece_size for run in runs) * depth * sizes.cp
     whole = padded if sizes.microbatches_per_leaf > 1 else 0
     return pieces + whole + 4 * largest.padded_size
 

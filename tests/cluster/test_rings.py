@@ -1,0 +1,35 @@
+"""Sequences on two hosts each: a worker dies, its ring is formed anew, and no bit changes."""
+
+import pytest
+from place import SHORT, Place
+
+STEPS, EVERY = 24, 8
+
+
+@pytest.fixture(scope="module")
+def train(hosts, tmp_path_factory):
+    """The report of a run of rings of two, on four hosts of one worker each."""
+    root = tmp_path_factory.mktemp("rings")
+    place = Place(root, hosts.environment(), hosts.prefix(root))
+
+    def train(name, *words):
+        hosts.stand(4)
+        settings = (
+            f"checkpoint.dir=runs/{name}", f"checkpoint.every={EVERY}", f"train.steps={STEPS}",
+            "elastic.max_workers=4", "parallel.cp=2",
+        )  # fmt: skip
+        sets = [word for setting in settings for word in ("--set", setting)]
+        outcome = place.run(SHORT, "--address", hosts.address, *sets, *words)
+        assert outcome.code == 0, outcome.err + outcome.out
+        return outcome.report
+
+    return train
+
+
+def test_a_killed_rank_of_a_ring_changes_no_bit(train):
+    undisturbed, killed = train("undisturbed"), train("killed", "--kill", "worker@13")
+    lives = [(life["layout"], life["lost_steps"]) for life in killed["generations"]]
+    assert lives[:2] == [("dp=2 cp=2", 0), ("cp=2", 0)]
+    assert "with the state of the live ranks" in killed["generations"][1]["reason"]
+    assert (killed["samples"]["lost"], killed["samples"]["repeated"]) == (0, 0)
+    assert killed["losses"] == undisturbed["losses"]
