@@ -53,12 +53,12 @@ class Size:
 
 
 SIZES = (
-    Size(tokens=4096, heads=8, kv_heads=8, dtype="fp32"),
-    Size(tokens=4096, heads=8, kv_heads=2, dtype="fp32"),
-    Size(tokens=4096, heads=8, kv_heads=2, dtype="bf16"),
     Size(tokens=8192, heads=8, kv_heads=2, dtype="fp32"),
+    Size(tokens=8192, heads=8, kv_heads=8, dtype="fp32"),
+    Size(tokens=8192, heads=8, kv_heads=2, dtype="bf16"),
+    Size(tokens=4096, heads=8, kv_heads=2, dtype="fp32"),
 )
-QUICK = SIZES[:3]
+QUICK = SIZES[:2]
 
 
 def main() -> None:

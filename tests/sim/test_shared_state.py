@@ -25,7 +25,11 @@ PIPED = ladder_of_units(2, stages=(2,))
 PIPED_TENSOR = ladder_of_units(2, workers=2, stages=(2,))
 PIPED_SHARDED = ladder_of_units(2, shards=0, stages=(2,))
 ELASTIC = ladder_of_units(1, stages=(4, 3, 2, 1))
+RING = ladder_of_units(2, workers=2, copies=2)
+RING_SHARDED = ladder_of_units(2, workers=2, shards=0, copies=2)
 ALL = {
+    "cp": RING,
+    "cp and zero": RING_SHARDED,
     "tp": TENSOR,
     "zero": SHARDED,
     "hybrid": HYBRID,
@@ -35,7 +39,7 @@ ALL = {
     "pp and zero": PIPED_SHARDED,
     "elastic pp": ELASTIC,
 }
-HAVING_COPIES = ["tp", "hybrid", "both", "pp", "pp and tp"]
+HAVING_COPIES = ["cp", "tp", "hybrid", "both", "pp", "pp and tp"]
 
 
 def scene(ladder, *faults, seed=1, slots=4, steps=30):

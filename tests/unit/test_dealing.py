@@ -55,6 +55,40 @@ def test_the_leaves_of_rounds_come_in_the_trees_order(counts, together):
         assert idle == dealing.num_idle(member) == len(rounds) - length
 
 
+@given(LENGTHS, st.integers(1, 4), st.sampled_from(WAYS))
+def test_neighbours_that_have_tokens_of_the_same_rows_compute_a_part_each_of_the_same_leaves(
+    lengths, parts, way
+):
+    whole = way(sum(lengths), len(lengths), lengths)
+    dealing = whole.in_parts(parts)
+    assert dealing.num_leaves == whole.num_leaves
+    for part in range(parts):
+        members = range(part, len(lengths) * parts, parts)
+        assert {dealing.part(member) for member in members} == {part}
+        assert tuple(dealing.portions[member] for member in members) == whole.portions
+        assert [dealing.num_idle(m) for m in members] == list(
+            map(whole.num_idle, range(len(lengths)))
+        )
+
+
+@pytest.mark.parametrize(
+    ("parts", "together", "leaves", "left"),
+    [(2, 2, 8, 1), (4, 2, 8, 2), (2, 4, 4, 1), (1, 2, 4, 1)],
+)
+def test_experts_are_on_ranks_of_one_row_first_and_then_on_those_of_more(
+    parts, together, leaves, left
+):
+    """Who has all tokens of a leaf between them adds one gradient of it; who has some, a part."""
+    run = max(1, together // parts)
+    runs = deal_in_runs(8, 4, together=run).in_parts(parts).by_runs(together)
+    assert (runs.num_leaves, runs.parts, len(runs.portions)) == (
+        leaves,
+        left,
+        4 * parts // together,
+    )
+    assert sorted(chain(*runs.portions)) == sorted([*range(leaves)] * left)
+
+
 @given(LENGTHS, st.integers(2, 3), st.sampled_from(WAYS))
 def test_neighbours_that_hold_the_experts_compute_neighbouring_leaves_at_the_same_time(
     counts, together, way

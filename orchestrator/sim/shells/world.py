@@ -68,7 +68,7 @@ LADDERS = (
     ladder_of_units(2, workers=2, shards=0, stages=(2, 1)),
     ladder_of_units(4, workers=2, copies=2),
     ladder_of_units(2, workers=2, shards=0, copies=2),
-    ladder_of_units(2, workers=4, shards=4, copies=2),
+    ladder_of_units(2, workers=4, copies=2),
     ladder_of_units(2, workers=2, stages=(2, 1), copies=2),
 )
 OTHER_LADDERS = (

@@ -30,11 +30,20 @@ def kept_bytes(sizes: RankSizes) -> int:
 def passing_bytes(sizes: RankSizes) -> int:
     """Logits and their gradients, or what the backward of a layer holds, whichever is more.
 
-    Beside it what comes from one neighbour in a pipeline and goes to the other.
+    Beside it what comes from one neighbour in a pipeline, or in a ring, and goes to the other.
     """
     crossing = 4 * sizes.num_tokens * _stream_bytes(sizes) if sizes.pipeline.ranks > 1 else 0
     losses = _loss_bytes(sizes) if sizes.has_head else 0
-    return crossing + max(losses, _backward_bytes(sizes))
+    return crossing + max(losses, _backward_bytes(sizes) + _ring_bytes(sizes))
+
+
+def _ring_bytes(sizes: RankSizes) -> int:
+    """Keys and values, own, used and arriving, and their gradients as well, which are wide."""
+    if sizes.cp == 1:
+        return 0
+    kv_heads = max(1, sizes.model.num_kv_heads // sizes.tp)
+    elements = 2 * sizes.num_tokens * kv_heads * sizes.model.head_width
+    return 3 * elements * (sizes.compute_bytes + MASTER_BYTES)
 
 
 def _waiting_losses(sizes: RankSizes) -> int:
