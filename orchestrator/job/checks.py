@@ -38,21 +38,13 @@ KEYS = {
     "top_k": "model.top_k",
     "inner_width": "model.expert_width",
     "num_dense_layers": "model.num_dense_layers",
+    "capacity_factor": "model.capacity_factor",
     "sequence": "parallel.sequence",
     "zero_stage": "zero.stage",
     "zero_group": "zero.group",
     "max_workers": "elastic.max_workers",
     "elastic_pp": "elastic.pp",
 }
-
-
-def _not_yet(axis: str, technique: str) -> Rule:
-    return Rule(
-        of=(axis,),
-        broken=lambda degree: degree > 1,
-        seen=f"{{{axis}}}: {technique} is not available in this version",
-        cures=(Cure(name=axis, candidates=lambda _: (1,)),),
-    )
 
 
 def _at_most(name: str, limit: int) -> Rule:
@@ -75,7 +67,6 @@ LIMITS = tuple(
     )
     for name in names
 )
-NOT_YET = (_not_yet("ep", "expert parallelism"),)
 
 
 def rule_problems(
@@ -103,6 +94,7 @@ def rule_problems(
         top_k=model.top_k,
         inner_width=model.expert_width or model.ffn_width,
         num_dense_layers=model.num_dense_layers,
+        capacity_factor=model.capacity_factor,
         seq_len=train.seq_len,
         global_batch=train.global_batch,
         microbatch=train.microbatch,
@@ -120,7 +112,7 @@ def rule_problems(
         max_workers=elastic.max_workers if bounded else None,
         elastic_pp=elastic.pp,
     )
-    return problems(asked, RULES + WITHOUT_EFFECT + NOT_YET + LIMITS, _names(asked))
+    return problems(asked, RULES + WITHOUT_EFFECT + LIMITS, _names(asked))
 
 
 def _names(asked: Asked) -> Names:

@@ -7,6 +7,7 @@ working directory, not from the file, so that a job file can be shared.
 import codecs
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 from os import PathLike
 from pathlib import Path
 from typing import Self
@@ -94,11 +95,18 @@ class Job(BaseModel):
         """Workers of one stage of one replica."""
         return self.parallel.tp * self.parallel.cp
 
+    @property
+    def replicas_together(self) -> int:
+        """Replicas that have all experts between them."""
+        return max(1, self.parallel.ep // self.parallel.cp)
+
     def replicas(self, stages: int) -> int:
-        """The most that the run may have of pipelines of so many stages: whole ZeRO groups."""
+        """The most that the run may have of pipelines of so many stages: whole ZeRO groups, which
+        have all experts.
+        """
         dp, most = self.parallel.dp, self.most_workers // (stages * self.stage_workers)
         most = most if dp == "auto" else min(most, dp)
-        return most - most % (self.zero.group or 1)
+        return most - most % lcm(self.zero.group or 1, self.replicas_together)
 
     @property
     def max_dp(self) -> int:
@@ -118,7 +126,7 @@ class Job(BaseModel):
     def num_leaves(self) -> int:
         if not self.elastic.same_bits:
             return self.num_microbatches
-        return choose_num_leaves(self.num_microbatches, self.max_dp)
+        return choose_num_leaves(self.num_microbatches, self.max_dp, self.replicas_together)
 
     @property
     def bucket_elements(self) -> int:

@@ -300,7 +300,7 @@ class ParallelTable(BaseModel):
     cp: Degree = 1
     """Workers that share each sequence: each has two runs of its tokens."""
     ep: Degree = 1
-    """Workers that share the experts; only 1 is built yet."""
+    """Replicas that share the experts of a layer; they are some of those of `dp`."""
     sequence: bool = False
     """The ranks of a tp group share the tokens between the split layers too."""
     allow_cross_node_tp: bool = False

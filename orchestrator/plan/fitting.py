@@ -236,11 +236,12 @@ def _model(job: Job) -> ModelConfig:
 def sizes_of(job: Job, rung: Rung) -> RankSizes:
     """What the memory of its ranks follows from."""
     train, microbatches_per_leaf = job.train, job.num_microbatches // job.num_leaves
-    most_leaves = max(rung.leaves, default=-(-job.num_leaves // rung.layout.dp))
+    most_leaves = max(rung.leaves, default=rung.most_leaves(job.num_leaves))
     return RankSizes(
         model=_model(job),
         dp=rung.layout.dp,
         tp=rung.layout.tp,
+        ep=rung.layout.ep,
         cp=rung.layout.cp,
         shards=rung.shards,
         stage=job.zero.stage,

@@ -11,6 +11,7 @@ as one of four. What lost: a list of all rungs, a few megabytes in each journal.
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from math import lcm
 
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.plan.staging import Staged, Staging
@@ -84,6 +85,15 @@ class Flight:
             bit_key=bit_key,
         )
 
+    def sharing_experts(self, ranks: int) -> "Flight":
+        """The same where so many ranks share experts: with whole groups of replicas that have all.
+
+        Raises: LayoutError if there are too few replicas.
+        """
+        step = lcm(self.step, max(1, ranks // self.lowest.cp))
+        lowest = replace(self.lowest, dp=step, ep=ranks)
+        return replace(self, lowest=lowest, step=step, last=self.last - self.last % step)
+
     @property
     def replicas(self) -> range:
         return range(self.lowest.dp, self.last + 1, self.step)
@@ -121,7 +131,7 @@ class Flight:
 
     def staged(self, replicas: int) -> Staged:
         """What the pipelines of the rung of so many replicas are."""
-        return self.staging.of(replicas, self.leaves)
+        return self.staging.of(replicas, self.leaves, self.lowest.replicas_together)
 
     def rungs(self) -> Iterator[Rung]:
         return map(self.rung, self.replicas)
@@ -222,7 +232,9 @@ class Ladder:
         groups = [flight.unit_text] if flight.unit.workers > 1 else []
         if flight.lowest.pp > 1:
             groups.append(f"pipelines of {flight.lowest.pp} stages")
-        if flight.step > 1:
+        if flight.lowest.ep > 1:
+            groups.append(f"groups of {flight.step} replicas with all experts")
+        elif flight.step > 1:
             groups.append(f"ZeRO groups of {flight.step} replicas")
         parts = f" in {' and '.join(groups)}" if groups else ""
         return f"{replicas * flight.replica_workers}{parts}"

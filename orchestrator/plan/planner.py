@@ -56,7 +56,7 @@ def _flight(job: Job, stages: int) -> Flight:
         staging=staging_of(job, stages),
         bucket_elements=job.bucket_elements,
         bit_key=job.bit_key,
-    )
+    ).sharing_experts(parallel.ep)
 
 
 def _stays_together(job: Job) -> bool:
@@ -140,13 +140,14 @@ def rows(job: Job, ladder: Ladder) -> Iterator[RungRow]:
 
 def _efficiency(job: Job, rung: Rung) -> float:
     if not rung.leaves:
-        return efficiency(job.num_leaves, rung.layout.dp)
+        together = rung.layout.replicas_together
+        return efficiency(job.num_leaves // together, rung.layout.dp // together)
     return job.num_leaves / (rung.layout.dp * max(rung.leaves))
 
 
 def _idle_share(job: Job, rung: Rung) -> float | None:
     """Of the pipelines with most microbatches; None of one that is none, or too long to draw."""
-    most = max(rung.leaves, default=-(-job.num_leaves // rung.layout.dp))
+    most = max(rung.leaves, default=rung.most_leaves(job.num_leaves))
     microbatches = most * (job.num_microbatches // job.num_leaves)
     pipeline = rung.cut.pipeline
     if rung.stages == 1 or microbatches * pipeline.num_stages > MOST_PASSES:
@@ -160,7 +161,8 @@ def _each(job: Job, rung: Rung) -> str:
     if rung.leaves:
         counts = sorted(set(rung.leaves))
     else:
-        fewest, more = divmod(job.num_leaves, rung.layout.dp)
+        together = rung.layout.replicas_together
+        fewest, more = divmod(job.num_leaves // together, rung.layout.dp // together)
         counts = [fewest, fewest + 1] if more else [fewest]
     return " or ".join(map(str, counts))
 
@@ -175,6 +177,8 @@ def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
         sharing.append(f"parallel.cp = {job.parallel.cp}")
     if (stages := min(job.pp_degrees)) > 1:
         sharing.append(f"parallel.pp = {stages}")
+    if job.parallel.ep > 1:
+        sharing.append(f"parallel.ep = {job.parallel.ep}")
     if job.zero.group:
         sharing.append(f"zero.group = {job.zero.group}")
     groups = " and ".join(sharing)
@@ -198,6 +202,10 @@ def _ladder_reasons(job: Job) -> Iterator[str]:
             f"each of the {job.model.num_kv_heads} kv heads is replicated on "
             f"{count(times, 'rank')} of a tp group: parallel.tp = {tp} is more than there are"
         )
+    if (ep := job.parallel.ep) > 1:
+        each = count(job.model.num_experts // ep, "expert")
+        who = count(ep, "worker" if job.parallel.cp > 1 else "replica")
+        yield f"ep={ep}: {who} have all experts between them, {each} each"
     if zero.stage:
         sharing = f"each {count(zero.group, 'replica')}" if zero.group else "all replicas"
         yield f"ZeRO stage {zero.stage}: {sharing} share one copy"

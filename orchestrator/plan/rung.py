@@ -86,6 +86,11 @@ class Rung:
         """Whether some part that it holds no lower rank holds."""
         return self.cut.is_first(self.layout, rank)
 
+    def most_leaves(self, num_leaves: int) -> int:
+        """Those of the replica that has most of them, where they are dealt evenly."""
+        together = self.layout.replicas_together
+        return -(-num_leaves // together // (self.layout.dp // together))
+
     def dealt(self, num_leaves: int) -> tuple[range, ...]:
         """The leaves of each replica."""
         if not self.leaves:

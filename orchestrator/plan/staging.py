@@ -38,20 +38,24 @@ class Staging:
     leaf_microbatches: int = 1
     in_rounds: bool = False
 
-    def of(self, replicas: int, leaves: Collection[int] = ()) -> Staged:
-        """That of a mesh of so many replicas; `leaves` are those of each, if they are uneven."""
+    def of(self, replicas: int, leaves: Collection[int] = (), together: int = 1) -> Staged:
+        """That of a mesh of so many replicas, of which so many `together` have as many leaves;
+        `leaves` are those of each, if they are uneven.
+        """
         ranks = self.pipeline.ranks
         if ranks == 1:
             return Staged()
-        microbatches = self.microbatches(replicas, leaves)
+        microbatches = self.microbatches(replicas, leaves, together)
         schedule, reason = legal_schedule(self.schedule, ranks, microbatches)
         if schedule == self.schedule:
             return Staged(schedule=schedule, pipeline=self.pipeline)
         return Staged(schedule=schedule, pipeline=Pipeline(ranks=ranks), reason=reason)
 
-    def microbatches(self, replicas: int, leaves: Collection[int] = ()) -> tuple[int, ...]:
+    def microbatches(
+        self, replicas: int, leaves: Collection[int] = (), together: int = 1
+    ) -> tuple[int, ...]:
         """The different numbers that replicas have of them, the smallest first."""
-        fewest, longer = divmod(self.num_leaves, replicas)
+        fewest, longer = divmod(self.num_leaves // together, replicas // together)
         counts = set(leaves) or {fewest, fewest + (longer > 0)}
         if self.in_rounds:
             counts = {max(counts)}

@@ -54,6 +54,9 @@ def held_part(state: ShardState) -> list[tuple[Fragment, Tensor]]:
 def _is_first(state: ShardState, tensor: str, number: int) -> bool:
     if tensor == COUNT:
         return number == 0
+    held = state.held
+    if held.cut.expert_parts > 1 and not is_of_experts(tensor) and held.position >= held.cut.shards:
+        return False
     return state.tensor_holders(tensor)[0] == state.held.tensor
 
 

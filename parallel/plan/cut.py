@@ -124,8 +124,12 @@ class Cut:
 
     def is_first(self, layout: Layout, rank: int) -> bool:
         """Whether some part that it holds no lower rank holds: then it puts snapshots of it."""
-        distinct = max(self.shards, self.ep * self.expert_shards)
-        return layout.data_position(rank) < distinct
+        return layout.data_position(rank) < self.distinct
+
+    @property
+    def distinct(self) -> int:
+        """Ranks of dp·cp that hold something else each: all others hold what one of them does."""
+        return max(self.shards, self.ep * self.expert_shards)
 
     def kept(self, other: "Cut") -> float:
         """Share of the state that ranks hold already as a mesh of this cut follows one of another.
@@ -179,10 +183,17 @@ class Held:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Which of how many places it is whose holders have all dense parts between them."""
+        """Which of how many places it is whose holders have all parts between them."""
         cut = self.cut
-        number = (self.stage * cut.tp + self.tensor) * cut.shards + self.shard
-        return number, cut.pp * cut.tp * cut.shards
+        number = (self.stage * cut.tp + self.tensor) * cut.distinct + self.position
+        return number, cut.pp * cut.tp * cut.distinct
+
+    @property
+    def position(self) -> int:
+        """Which of `cut.distinct` positions on dp·cp: the first ones have each dense part once."""
+        if self.cut.ep == 1:
+            return self.shard
+        return self.expert + self.cut.ep * self.expert_shard
 
     def __str__(self) -> str:
         return " and ".join(map(self.cut.say, self.parts))

@@ -53,6 +53,11 @@ class Layout:
         return self.dp * self.pp * self.cp * self.tp
 
     @property
+    def replicas_together(self) -> int:
+        """Replicas that hold all experts of a layer between them."""
+        return max(1, self.ep // self.cp)
+
+    @property
     def num_data(self) -> int:
         """Ranks that hold the same share of the model: those whose gradients add up."""
         return self.dp * self.cp

@@ -25,8 +25,11 @@ T = TypeVar("T")
 WANTED_EFFICIENCY = 0.9
 
 
-def choose_num_leaves(num_microbatches: int, max_dp: int) -> int:
+def choose_num_leaves(num_microbatches: int, max_dp: int, together: int = 1) -> int:
     """Number of leaves of a global batch, for a job of up to `max_dp` replicas.
+
+    Where `together` replicas always compute at the same time they count as one, with as many
+    leaves at a time.
 
     The smallest multiple of `max_dp` that divides `num_microbatches` and keeps an efficiency of at
     least 90 % at every dp up to `max_dp`; if there is none, the divisor with the best efficiency at
@@ -38,6 +41,8 @@ def choose_num_leaves(num_microbatches: int, max_dp: int) -> int:
         raise LayoutError(
             f"{num_microbatches} microbatches on up to {max_dp} replicas: both must be 1 or more"
         )
+    if together > 1:
+        return together * choose_num_leaves(num_microbatches // together, max_dp // together)
     choices = divisors(num_microbatches)
     for num_leaves in choices:
         fits = num_leaves % max_dp == 0

@@ -82,6 +82,10 @@ CASES = {
     "dp4 tp2 ep4": Case(layout=Layout(dp=4, tp=2, ep=4)),
     "pp2 dp4 ep2": Case(layout=Layout(pp=2, dp=4, ep=2)),
     "pp2 dp2 ep2 zb-h1": Case(layout=Layout(pp=2, dp=2, ep=2), schedule="zb-h1"),
+    "cp2": Case(layout=Layout(cp=2)),
+    "cp2 ep2": Case(layout=Layout(cp=2, ep=2)),
+    "pp2 cp2 dp2 ep2": Case(layout=Layout(pp=2, cp=2, dp=2, ep=2)),
+    "dp2 cp2 ep4": Case(layout=Layout(dp=2, cp=2, ep=4)),
     "dp2 tp2 ep2 sp zero2 recompute": Case(
         layout=Layout(dp=2, tp=2, ep=2),
         sequence=True,
@@ -98,7 +102,7 @@ def train(seat, name):
     """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
     case = CASES[name]
-    mesh = seat.mesh(case.layout, case.spec.zero.shard_size(case.layout.dp))
+    mesh = seat.mesh(case.layout, case.spec.zero.shard_size(case.layout.dp, case.layout.cp))
     engine = Engine(case.spec)
     engine.form(mesh, schedule=case.schedule)
     engine.reset()

@@ -1,5 +1,7 @@
 """What parked ranks write of the state makes up all of it, each element once, without a mesh."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from piped import TIED
@@ -22,12 +24,17 @@ from remesh.parallel.state.fragments import cover_problems
         (Layout(dp=4, tp=2), 2),
         (Layout(pp=3), 1),
         (Layout(dp=2, pp=4, tp=2), 2),
+        (Layout(dp=4, ep=2), 1),
+        (Layout(dp=4, ep=4), 2),
+        (Layout(dp=8, ep=2, tp=2), 8),
+        (Layout(dp=4, pp=2, ep=2), 4),
     ],
     ids=str,
 )
 def test_one_rank_of_each_place_writes_all_of_the_state_between_them(layout, shards):
     """Both ends of a pipeline hold the embedding of a tied model, and one of them writes it."""
-    job = spec(model=TIED, zero=zero(3) if shards > 1 else zero(0))
+    model = TIED if layout.ep == 1 else replace(TIED, num_experts=4, balanced=True)
+    job = spec(model=model, zero=zero(3) if shards > 1 else zero(0))
     cut = Cut.of(layout, shards)
     held = {}
     for rank in range(layout.world_size):

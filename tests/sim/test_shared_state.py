@@ -1,4 +1,4 @@
-"""Clusters whose workers hold parts of the state: tp groups, ZeRO groups, and both."""
+"""Clusters whose workers hold parts of the state: tp groups, ZeRO groups, experts, and more."""
 
 import pytest
 from control_values import held
@@ -25,6 +25,9 @@ PIPED = ladder_of_units(2, stages=(2,))
 PIPED_TENSOR = ladder_of_units(2, workers=2, stages=(2,))
 PIPED_SHARDED = ladder_of_units(2, shards=0, stages=(2,))
 ELASTIC = ladder_of_units(1, stages=(4, 3, 2, 1))
+EXPERTS = ladder_of_units(4, together=2)
+EXPERTS_SHARDED = ladder_of_units(4, shards=0, together=2)
+PIPED_EXPERTS = ladder_of_units(2, stages=(2,), together=2)
 RING = ladder_of_units(2, workers=2, copies=2)
 RING_SHARDED = ladder_of_units(2, workers=2, shards=0, copies=2)
 ALL = {
@@ -38,8 +41,11 @@ ALL = {
     "pp and tp": PIPED_TENSOR,
     "pp and zero": PIPED_SHARDED,
     "elastic pp": ELASTIC,
+    "ep": EXPERTS,
+    "ep and zero": EXPERTS_SHARDED,
+    "pp and ep": PIPED_EXPERTS,
 }
-HAVING_COPIES = ["cp", "tp", "hybrid", "both", "pp", "pp and tp"]
+HAVING_COPIES = ["cp", "tp", "hybrid", "both", "pp", "pp and tp", "ep"]
 
 
 def scene(ladder, *faults, seed=1, slots=4, steps=30):

@@ -123,9 +123,42 @@ def test_replicas_in_zero_groups_share_a_copy_with_all_ranks_of_their_rings():
     assert (str(found.layout), found.shards) == ("dp=4 cp=2", 4)
 
 
-def test_a_technique_that_is_not_there_is_refused_by_name():
-    text = refusal("parallel.ep=2", "model.num_experts=4", "parallel.dp=2")
-    assert "parallel.ep = 2: expert parallelism is not available in this version" in text
+EXPERTS = ("model.num_experts=4", "parallel.ep=2", "elastic.max_workers=8")
+
+
+def test_replicas_that_share_experts_come_together_and_have_as_many_leaves():
+    job = tiny(*EXPERTS, "train.global_batch=24", "train.microbatch=1")
+    ladder = ladder_of(job)
+    assert [rung.layout for rung in ladder.rungs()] == [Layout(dp=dp, ep=2) for dp in (2, 4, 6, 8)]
+    assert job.num_leaves % 8 == 0
+    assert {rung.cut.ep for rung in ladder.rungs()} == {2}
+    lines = why(job, 5)
+    assert "ep=2: 2 replicas have all experts between them, 2 experts each" in lines
+    assert any("1 worker stays spare" in line for line in lines)
+
+
+def test_experts_and_zero_groups_have_to_fit_into_one_another():
+    text = refusal(
+        "model.num_experts=6",
+        "parallel.ep=3",
+        "zero.stage=1",
+        "zero.group=2",
+        "elastic.max_workers=12",
+    )
+    assert "zero.group = 2 and parallel.ep = 3: one of them has to divide the other" in text
+    assert "use 0, or one of 1, 2 as parallel.ep" in text
+    assert "needs 4 workers" in refusal(*EXPERTS[:1], "parallel.ep=4", "elastic.max_workers=3")
+    assert "model.num_experts = 0" in refusal("parallel.ep=2")
+    assert "does not divide model.num_experts = 4" in refusal(EXPERTS[0], "parallel.ep=3")
+    rings = ("model.num_experts=12", "parallel.cp=2", "elastic.max_workers=24")
+    assert "parallel.ep = 3 and parallel.cp = 2: one of them has to" in refusal(
+        *rings, "parallel.ep=3"
+    )
+    assert ladder_of(tiny(*rings, "parallel.ep=4")).smallest(1).layout == Layout(dp=2, cp=2, ep=4)
+    assert ladder_of(tiny(*rings, "parallel.ep=2")).smallest(1).layout == Layout(cp=2, ep=2)
+    full = refusal(*rings, "model.capacity_factor=1.25")
+    assert "model.capacity_factor = 1.25 counts the tokens of a whole sequence" in full
+    assert full.endswith("; use 0.0")
 
 
 @pytest.mark.parametrize(

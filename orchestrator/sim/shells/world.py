@@ -28,27 +28,35 @@ def ladder_of_units(
     stages: Sequence[int] = (1,),
     *,
     copies: int = 1,
+    together: int = 1,
 ) -> Ladder:
     """Up to so many replicas of units of so many workers; so many replicas, all if it is 0, share a
     copy. Pipelines have any of these numbers of stages, a unit each, and a replica has as many
     units as there can be of the first kind. In a unit are so many `copies` of each part of a layer.
+    So many replicas `together` have all experts.
     """
     units = replicas * stages[0]
     unit = Unit(workers=workers)
-    flights = tuple(_flight(units // each, unit, shards, each, copies) for each in stages)
+    flights = tuple(_flight(units // each, unit, shards, each, copies, together) for each in stages)
     return Ladder(flights=flights, num_leaves=GLOBAL_BATCH)
 
 
-def _flight(replicas: int, unit: Unit, shards: int, stages: int = 1, copies: int = 1) -> Flight:
+def _flight(
+    replicas: int, unit: Unit, shards: int, stages: int = 1, copies: int = 1, together: int = 1
+) -> Flight:
     pipeline = Pipeline(ranks=stages, chunks=2 if stages > 1 else 1)
     return Flight.of_units(
         replicas=replicas,
         unit=unit,
         copies=copies,
         shards=shards,
-        staging=Staging(schedule="interleaved", pipeline=pipeline, num_leaves=GLOBAL_BATCH),
+        staging=Staging(
+            schedule="interleaved",
+            pipeline=pipeline,
+            num_leaves=GLOBAL_BATCH,
+        ),
         bit_key=f"unit={unit.workers}",
-    )
+    ).sharing_experts(together * copies if together > 1 else 1)
 
 
 PAIR = Unit(workers=2)

@@ -1,11 +1,12 @@
 """What the rule book is asked about: sizes, degrees and a batch."""
 
+import math
 from dataclasses import dataclass
 
 # Virtual stages of a rank, where the schedule says how many.
 CHUNKS = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "dualpipe-v": 2}
 
-Value = int | str | bool | tuple[int, ...]
+Value = int | float | str | bool | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Asked:
     top_k: int | None = None
     inner_width: int | None = None
     num_dense_layers: int | None = None
+    capacity_factor: float | None = None
     sequence: bool = False
     zero_stage: int = 0
     zero_group: int = 0
@@ -77,14 +79,19 @@ class Asked:
         return self.tp * min(self.pp_degrees) * self.cp
 
     @property
+    def whole_replicas(self) -> int:
+        """Replicas are added so many at a time: whole ZeRO groups that have all experts."""
+        return math.lcm(self.zero_group or 1, self.ep // math.gcd(self.ep, self.cp))
+
+    @property
     def least_workers(self) -> int:
         """Workers of the smallest mesh with as many stages as the job says."""
-        return self.replica_workers * (self.zero_group or 1)
+        return self.replica_workers * self.whole_replicas
 
     @property
     def elastic_workers(self) -> int:
         """Workers of the smallest mesh with most stages."""
-        return self.tp * max(self.pp_degrees) * self.cp * (self.zero_group or 1)
+        return self.tp * max(self.pp_degrees) * self.cp * self.whole_replicas
 
     @property
     def num_workers(self) -> int | None:
@@ -107,4 +114,4 @@ class Asked:
         if self.auto_workers is None:
             return None
         replicas = self.auto_workers // self.least_replica_workers
-        return replicas - replicas % (self.zero_group or 1)
+        return replicas - replicas % self.whole_replicas

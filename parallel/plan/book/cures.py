@@ -80,7 +80,7 @@ def _virtual_stages(asked: Asked) -> range:
 def _short_pipelines(asked: Asked) -> list[Value]:
     """Those of the other degrees for which there are layers and workers."""
     workers, layers = asked.bound, asked.num_layers
-    each = asked.tp * asked.cp * (asked.zero_group or 1)
+    each = asked.tp * asked.cp * asked.whole_replicas
     most = min(layers or max(asked.pp_degrees), (workers or each * max(asked.pp_degrees)) // each)
     return [tuple(degree for degree in asked.elastic_pp if degree <= most)]
 

@@ -178,6 +178,26 @@ OF_THE_AXES = (
         cures=(Cure(name="ep", candidates=lambda asked: divisors((asked.dp or 1) * asked.cp)),),
     ),
     Rule(
+        of=("ep", "zero_group", "cp"),
+        broken=lambda ep, group, cp: (
+            group > 0 and (group * cp) % ep != 0 and ep % (group * cp) != 0
+        ),
+        seen="{zero_group} and {ep}: one of them has to divide the other",
+        cures=(of("zero_group", 0), dividing("ep", "zero_group")),
+    ),
+    Rule(
+        of=("ep", "cp"),
+        broken=lambda ep, cp: ep % cp != 0 and cp % ep != 0,
+        seen="{ep} and {cp}: one of them has to divide the other",
+        cures=(dividing("ep", "cp"),),
+    ),
+    Rule(
+        of=("capacity_factor", "cp"),
+        broken=lambda factor, cp: factor > 0 and cp > 1,
+        seen="{capacity_factor} counts the tokens of a whole sequence, of which {cp} has parts",
+        cures=(of("capacity_factor", 0.0), of("cp", 1)),
+    ),
+    Rule(
         of=("ep", "num_microbatches"),
         broken=lambda ep, num_microbatches: num_microbatches % ep != 0,
         seen=BATCH_IN + ", which {ep} does not divide",
@@ -196,10 +216,10 @@ OF_THE_WORKERS = (
         of=("least_workers", "auto_workers"),
         broken=lambda least, most: least > most,
         seen=(
-            "{tp}{pp: with #}{cp: with #}{zero_group: in groups of # replicas} needs "
+            "{tp}{pp: with #}{cp: with #}{ep: with #}{zero_group: in groups of # replicas} needs "
             "{least_workers:value} workers and {max_workers}"
         ),
-        cures=(TP, PP_OF_WORKERS, of("zero_group", 0), LEAST),
+        cures=(TP, PP_OF_WORKERS, of("zero_group", 0), of("ep", 1), LEAST),
     ),
     Rule(
         of=("elastic_workers", "least_workers", "bound"),

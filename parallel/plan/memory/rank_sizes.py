@@ -10,7 +10,7 @@ from remesh.parallel.plan.model_config import ModelConfig, block_parameters
 from remesh.parallel.plan.pieces import CHUNK, Pieces
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.catalogue import PLAIN, most_in_flight
-from remesh.parallel.plan.shares import tensor_shares
+from remesh.parallel.plan.shares import is_of_experts, tensor_shares
 
 MASTER_BYTES = 4
 HALVED = frozenset({"zb-h1", "dualpipe-v"})  # the schedules that split a backward
@@ -41,6 +41,7 @@ class RankSizes:
     same_bits: bool = True
     recompute: Literal["none", "attention", "full"] = "none"
     recompute_every: int = 1
+    ep: int = 1
     pipeline: Pipeline = field(default_factory=Pipeline)
     schedule: str = PLAIN
     num_microbatches: int = 1
@@ -123,34 +124,45 @@ def num_parameters(model: ModelConfig) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BlockElements:
-    """Elements of each kind of block."""
+    """Elements of each kind of block; where ranks share experts, `stacks` are those apart."""
 
     embedding: int
     dense: int
     experts: int
     head: int
+    stacks: int = 0
 
 
-def _block_sizes(model: ModelConfig, tp: int, *, sequence: bool, unit: int) -> _BlockElements:
+def _block_sizes(
+    model: ModelConfig, tp: int, *, sequence: bool, unit: int, ep: int = 1
+) -> _BlockElements:
     """Each parameter a multiple of `unit`."""
+    own = range(model.num_experts // ep) if ep > 1 else None
 
-    def sizes(one: ModelConfig) -> list[int]:
-        shares = tensor_shares(one, tp, 0, sequence=sequence and tp > 1)
+    def sizes(one: ModelConfig, *, apart: bool) -> list[int]:
+        shares = tensor_shares(one, tp, 0, sequence=sequence and tp > 1, experts=own)
         return [
-            sum(-(-math.prod(shares[name].local_shape) // unit) * unit for name in names)
+            sum(
+                -(-math.prod(shares[name].local_shape) // unit) * unit
+                for name in names
+                if is_of_experts(name) == apart or own is None
+            )
             for names in block_parameters(one).values()
         ]
 
     first = replace(model, num_layers=1, num_dense_layers=0)
-    embedding, layer, head = sizes(first)
-    dense = sizes(replace(first, num_experts=0))[1] if model.num_experts else layer
-    return _BlockElements(embedding=embedding, dense=dense, experts=layer, head=head)
+    embedding, layer, head = sizes(first, apart=False)
+    dense = sizes(replace(first, num_experts=0), apart=False)[1] if model.num_experts else layer
+    stacks = 0 if own is None else sizes(first, apart=True)[1]
+    return _BlockElements(embedding=embedding, dense=dense, experts=layer, head=head, stacks=stacks)
 
 
 def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
     model, most = sizes.model, sizes.bucket_elements
-    blocks = _block_sizes(model, sizes.tp, sequence=sizes.sequence, unit=CHUNK)
-    replicas = sizes.dp * sizes.cp // sizes.shards
+    blocks = _block_sizes(model, sizes.tp, sequence=sizes.sequence, unit=CHUNK, ep=sizes.ep)
+    alike = sizes.dp * sizes.cp
+    replicas = alike // sizes.shards
+    expert_shards = max(1, sizes.shards // sizes.ep)
     rows: list[list[tuple[int, int]]] = [[(blocks.embedding, 1)]] if sizes.has_copy else []
     for number, span in enumerate(sizes.spans):
         row = []
@@ -168,6 +180,12 @@ def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
     for row in rows:
         for elements, num in _packed(row, most):
             pieces = Pieces(size=elements, num_shards=sizes.shards, num_replicas=replicas)
+            yield BucketRun(pieces=pieces, num=num)
+    for span in sizes.spans if blocks.stacks else ():
+        apart = len(range(max(span.start, model.num_dense_layers), span.stop))
+        for elements, num in _packed([(blocks.stacks, apart)], most):
+            copies = alike // sizes.ep // expert_shards
+            pieces = Pieces(size=elements, num_shards=expert_shards, num_replicas=copies)
             yield BucketRun(pieces=pieces, num=num)
 
 

@@ -13,7 +13,7 @@ _MOST_LEAVES = 4096  # that are looked at one by one
 
 def working_elements(sizes: RankSizes) -> int:
     """Of weights that are not the master weights themselves."""
-    full = [(run.pieces.shard_size * sizes.shards, run.num) for run in sizes.buckets]
+    full = [(run.pieces.shard_size * run.pieces.num_shards, run.num) for run in sizes.buckets]
     if sizes.shards == 1 and sizes.compute_bytes == MASTER_BYTES:
         return 0
     if sizes.stage < _FREED_FROM or sizes.keep_gathered:
