@@ -30,6 +30,6 @@ def test_a_killed_rank_of_a_ring_changes_no_bit(train):
     undisturbed, killed = train("undisturbed"), train("killed", "--kill", "worker@13")
     lives = [(life["layout"], life["lost_steps"]) for life in killed["generations"]]
     assert lives[:2] == [("dp=2 cp=2", 0), ("dp=1 cp=2", 0)]
-    assert "with the state of the live ranks" in killed["generations"][1]["reason"]
+    assert "from step 12 with the state of rank " in killed["generations"][1]["reason"]
     assert (killed["samples"]["lost"], killed["samples"]["repeated"]) == (0, 0)
     assert killed["losses"] == undisturbed["losses"]

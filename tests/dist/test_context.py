@@ -5,6 +5,12 @@ import torch
 from tensor_model import batch, config_of, full_values, losses_of, whole_model
 from torch import nn
 
+from remesh.parallel.model.attention_core import (
+    _gradients_written_out,
+    _written_out,
+    attended_block,
+    block_gradients,
+)
 from remesh.parallel.model.maths import Whole
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.layout import Layout
@@ -75,3 +81,46 @@ def test_losses_and_gradients_add_up_to_those_of_one_process(pool, size, name):
     for parameter, gradient in expected.items():
         total = sum(gradients[parameter] for _, gradients in found)
         assert abs(total - gradient).max() < 1e-12 * abs(gradient).max() + 1e-12, parameter
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+def test_a_row_of_several_texts_is_as_each_of_them_in_a_row_of_its_own(positions):
+    model = whole_model(config_of(positions=positions, qk_norm=True))
+    tokens_BT, targets_BT = batch(model.config)
+    segments_BT = packed(tokens_BT.shape[1])
+    found = packed_losses(model, segments_BT, tokens_BT, targets_BT).objective.item()
+    expected = 0.0
+    for tokens_T, targets_T, segments_T in zip(tokens_BT, targets_BT, segments_BT, strict=True):
+        for segment in segments_T.unique():
+            own = segments_T == segment
+            losses = losses_of(model, tokens_T[own][None], targets_T[own][None])
+            expected += losses.objective.item()
+    assert found == pytest.approx(expected, rel=1e-8)  # tables of angles are fp32
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("how", ["causal", "all", "some"])
+def test_a_block_written_out_is_that_of_the_kernel(how, dtype):
+    """As far as the type goes; `some` has queries that see nothing of it."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8), (2, 4, 6, 8)]
+    q, k, v, gradient = (torch.randn(s, generator=generator).to(dtype) for s in shapes)
+    seen = None
+    if how == "some":
+        seen = torch.rand((2, 6, 6), generator=generator) < 0.5
+        seen[0, 3] = False
+    causal, near = how == "causal", {"rtol": 1e-10, "atol": 1e-10}
+    if dtype == torch.bfloat16:
+        near = {"rtol": 0.05, "atol": 0.05}
+    out, lse = attended_block(q, k, v, seen, causal=causal)
+    plain, plain_lse = _written_out(q, k, v, seen, causal=causal)
+    torch.testing.assert_close(plain, out, **near)
+    torch.testing.assert_close(plain_lse.to(lse), lse, **near)
+    if seen is not None:
+        assert (lse[0, :, 3] == -torch.inf).all()
+    whole = torch.logaddexp(lse, torch.zeros_like(lse))  # they have seen another block too
+    saved = q, k, v, out, whole
+    found = block_gradients(gradient, saved, seen, causal=causal)
+    expected = _gradients_written_out(gradient, saved, seen, causal=causal)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(other, one, **near)

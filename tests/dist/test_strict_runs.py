@@ -1,6 +1,8 @@
 """What has the same bits on plain groups has them on strict ones, and does nothing too early."""
 
 import pytest
+import test_context
+import test_context_parity
 import test_engine_bits
 import test_pipeline_bits
 import test_pipeline_recut
@@ -41,6 +43,14 @@ def test_tensor_and_sequence_parallelism(strict_pool, sequence):
 @pytest.mark.parametrize("kind", ["plain", "tied"])
 def test_every_schedule_of_a_pipeline(strict_pool, piped_alone, kind):  # noqa: F811
     test_pipeline_bits.test_schedules_and_ranks_change_no_bit(strict_pool, piped_alone, kind, 4)
+
+
+def test_rings(strict_pool):
+    test_context.test_losses_and_gradients_add_up_to_those_of_one_process(strict_pool, 4, "packed")
+    for name in ("zero3 dp2 cp2 tp2", "zb-h1 pp2 cp2 tp2"):
+        test_context_parity.test_losses_gradients_norms_and_parameters_are_those_of_one_process(
+            strict_pool, name
+        )
 
 
 def test_a_live_change_of_the_pipeline(strict_pool, unbroken, tmp_path):  # noqa: F811
