@@ -201,6 +201,17 @@ def test_what_a_dead_controller_writes_after_it_was_followed_counts_for_nobody(t
     assert [found.incarnation for found in read_history(tmp_path).starts] == [1, 5]
 
 
+def test_a_whole_line_that_it_writes_then_counts_for_nobody_either(tmp_path):
+    """control M21: the lines of the one that followed it did not fit any more."""
+    dead = JournalWriter(tmp_path, 1, OPTIONS)
+    dead.event(ev.NodeJoined(node="n", slots=2), 1.0)
+    second = continued(tmp_path, 2)
+    dead.event(ev.NodeJoined(node="late", slots=2), 2.5)
+    second.event(ev.NodeJoined(node="m", slots=2), 3.0)
+    (journal,) = read_history(tmp_path).starts
+    assert (journal.nodes(), journal.damage) == ({"n", "m"}, None)
+
+
 class FullDisk(Disk):
     """Has room for so many bytes."""
 
