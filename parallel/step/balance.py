@@ -1,9 +1,10 @@
 """The bias of each expert, which follows its load in every step.
 
 Loads are whole numbers, added up over all ranks with the vote: no order of additions can change
-them. The bias is a parameter as any other, in the buckets and in all that is saved or moved; its
-gradient is 0, and an optimizer leaves it as it is. What lost: counts as its gradient, which types
-of 16 bits could not add up.
+them. Ranks that compute the same tokens together count them all, as many times for each expert:
+only who has more than the mean matters. The bias is a parameter as any other, in the buckets and
+in all that is saved or moved; its gradient is 0, and an optimizer leaves it as it is. What lost:
+counts as its gradient, which types of 16 bits could not add up.
 
 Shapes: L layers with experts, E experts.
 Source: DeepSeek-AI 2024 (arXiv:2412.19437), 2.1.2; Wang et al. 2024 (arXiv:2408.15664), 3.

@@ -159,18 +159,10 @@ class Interpreter:
         norm = self._assembly.norm
         own, self._stable_step = norm.measure(self._gradients, self._work.sealed_step)
         self._ballot.norm_units = own.units if norm.counts else 0
-        self._ballot.loads = self._own_loads()
+        self._ballot.loads = self._assembly.loads
         self._total = vote(self._work.mesh.world, self._ballot)
         whole = replace(own, units=self._total.norm_units) if norm.is_spread else own
         self._norm = whole.root
-
-    def _own_loads(self) -> Tensor | None:
-        """Ranks that compute the same tokens together count them once."""
-        loads_LE = self._assembly.loads
-        mesh = self._work.mesh
-        if loads_LE is None or mesh.tensor.rank == mesh.ring.rank == 0:
-            return loads_LE
-        return torch.zeros_like(loads_LE)
 
     def _update(self) -> None:
         total, spec = self._total, self._assembly.spec
