@@ -8,6 +8,7 @@ this rank computes. Where a rank holds the stages on both sides of a border noth
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -72,6 +73,8 @@ class Borders:
             case Exchange(peer=peer, send=sent, receive=received):
                 self._send(peer, sent)
                 self._receive(peer, received)
+            case _:
+                assert_never(operation)
 
     def finish(self) -> None:
         """Returns once all has been sent. Raises: Cancelled, GroupError."""

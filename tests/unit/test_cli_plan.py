@@ -29,8 +29,8 @@ def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
     head, *rows = lines(capsys, TINY)
     assert " ".join(head) == "workers mesh shards leaves each efficiency unit memory moves"
     assert rows[:2] == [
-        ["1", "dp=1", "1", "12", "100%", "1", "389", "MB"],
-        ["2", "dp=2", "1", "6", "100%", "1", "407", "MB", "nothing"],
+        ["1", "dp=1", "1", "12", "100%", "1", "390", "MB"],
+        ["2", "dp=2", "1", "6", "100%", "1", "409", "MB", "nothing"],
     ]
     assert rows[3][:4] == ["4", "dp=4", "1", "3"]
     assert " ".join(rows[-1]) == "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"

@@ -15,7 +15,7 @@ from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.codec import encode
 
-# Matches over texts, over what comes from outside, or over a few events of many.
+# Matches over texts, over what comes from outside, or over a few events or operations of many.
 OPEN = {
     "actors/agent/forker.py news",
     "actors/agent/household.py _hear",
@@ -37,7 +37,17 @@ OPEN = {
     "orchestrator/worker/conformance.py _end_duties",
     "orchestrator/worker/conformance.py _step_of",
     "orchestrator/worker/conformance.py _words",
+    "parallel/groups/strict/referee_service.py _answered",
+    "parallel/plan/book/verdict.py shown",
+    "parallel/plan/schedules/checks/company.py visits",
+    "parallel/plan/schedules/checks/deadlocks.py given",
+    "parallel/plan/schedules/checks/deadlocks.py taken",
+    "parallel/plan/schedules/timing/timeline.py of",
+    "parallel/plan/schedules/wiring.py made_by",
+    "parallel/plan/schedules/wiring.py needed_by",
     "parallel/plan/shares.py share",
+    "parallel/step/borders.py _received",
+    "parallel/step/needed_weights.py plan_phases",
 }
 
 

@@ -34,6 +34,7 @@ ALWAYS_MANY = {
     ("orchestrator/plan/ladder.py", "replicas"),
     ("orchestrator/plan/ladder.py", "workers"),
     ("orchestrator/plan/ladder.py", "leaves"),
+    ("orchestrator/plan/rung.py", "groups"),  # the word before says of what kind
     ("orchestrator/plan/planner.py", "layers"),  # those of several stages
     ("parallel/plan/dealing.py", "leaves"),  # these are asserted of a plan
     ("parallel/plan/dealing.py", "ranks"),
@@ -43,9 +44,10 @@ ALWAYS_MANY = {
     ("parallel/plan/layout.py", "ranks"),
     ("parallel/groups/mesh.py", "ranks"),
     ("parallel/techniques/tensor.py", "ranks"),
+    ("parallel/techniques/context.py", "ranks"),
+    ("parallel/techniques/context.py", "tokens"),
     ("parallel/files/convert_config.py", "tokens"),
     ("parallel/files/convert_names.py", "copies"),
-    ("parallel/files/convert_names.py", "layers"),
     ("parallel/files/convert_names.py", "tensors"),
     ("parallel/files/fused.py", "groups"),
     ("parallel/files/fused.py", "rows"),
