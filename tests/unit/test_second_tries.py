@@ -46,7 +46,10 @@ def nodes_in(drive):
 def test_an_error_gets_a_second_try_without_its_node():
     """control A15: an EIO of one disk ended the run."""
     drive = running(10, nodes=NODES, max_dp=6)
-    without(drive, erred(drive, "b"), 10)
+    worker = erred(drive, "b")
+    said = [announced.text for announced in of(cmd.Announce, drive.commands)]
+    assert f"doing without node b: {worker} failed there" in said
+    without(drive, worker, 10)
     assert drive.state.phase == "forming"
     assert nodes_in(drive) == ["c", "head"]
     assert drive.state.current.restore == PeerState(step=10, source=0)

@@ -36,6 +36,16 @@ def test_what_was_copied_whole_counts_though_the_worker_died_before_it_said_so()
     assert shelf.machine.find(1, 4, held(1, dp=2, shard_size=2)) is None
 
 
+def test_what_is_being_proven_when_its_worker_goes_is_proven_once():
+    shelf = DrivenShelf(slow=True)
+    (slot, *_) = shelf.lease(1, claim(1))
+    shelf.copy(1, 0, 4)
+    shelf.words[slot] = SlotWord(state=SlotState.COPIED, step=4)  # it has not come to that yet
+    assert of_kind(shelf.gone(1), sw.Prove) == []
+    shelf.go_on()
+    assert steps(shelf) == [(1, 4)]
+
+
 def test_a_slot_that_the_worker_had_begun_to_write_over_counts_no_more():
     shelf = DrivenShelf()
     shelf.lease(1, claim(1))
