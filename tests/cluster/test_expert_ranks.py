@@ -29,7 +29,9 @@ def train(hosts, tmp_path_factory):
 
 def test_a_killed_rank_with_experts_leaves_whole_blocks_and_changes_no_bit(train):
     undisturbed, killed = train("undisturbed"), train("killed", "--kill", "worker@13")
-    lives = [(life["layout"], life["lost_steps"]) for life in killed["generations"]]
-    assert lives[:2] == [("dp=4 ep=2", 0), ("dp=2 ep=2", 0)]
+    first, second = killed["generations"][:2]
+    assert first["layout"] == "dp=4 ep=2"
+    assert second["layout"] in ("dp=2 ep=2", "dp=4 ep=2")  # a replacement may be there first
+    assert (first["lost_steps"], second["lost_steps"]) == (0, 0)
     assert (killed["samples"]["lost"], killed["samples"]["repeated"]) == (0, 0)
     assert killed["losses"] == undisturbed["losses"]

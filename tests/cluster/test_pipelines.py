@@ -81,6 +81,13 @@ def lives(report):
     return [(life["layout"], life["lost_steps"]) for life in report["generations"]]
 
 
+def assert_three_go_on_or_four(killed, lost):
+    """Three workers make no two pipelines, but three replicas; a replacement may be there first."""
+    first, second = lives(killed)[:2]
+    assert first == ("dp=2 pp=2", 0)
+    assert second in [("dp=3", lost), ("dp=2 pp=2", lost)]
+
+
 @pytest.fixture(scope="module")
 def runs(hosts, tmp_path_factory):
     hosts.stand(4)
@@ -119,10 +126,9 @@ def test_nor_does_a_bit_change(recut, replicated):
 
 
 def test_a_killed_stage_comes_back_from_another_replica(runs, replicated):
-    """And as three workers make no two pipelines, they go on as three replicas."""
     words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=interleaved")
     killed = runs.report("replicas", *words)
-    assert lives(killed)[:2] == [("dp=2 pp=2", 0), ("dp=3", 0)]
+    assert_three_go_on_or_four(killed, lost=0)
     assert "with the state of the live ranks" in killed["generations"][1]["reason"]
     assert killed["losses"] == replicated
 
@@ -145,7 +151,7 @@ def test_a_killed_stage_whose_shard_nobody_else_holds_comes_back_from_the_checkp
 ):
     words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=zb-h1", "zero.stage=1")
     killed = runs.report("shards", *words)
-    assert lives(killed)[:2] == [("dp=2 pp=2", 0), ("dp=3", 4)]
+    assert_three_go_on_or_four(killed, lost=4)
     recovery = killed["generations"][1]
     assert "with checkpoint step-00000008" in recovery["reason"]
     assert "as no live rank holds shard " in recovery["reason"]

@@ -28,8 +28,10 @@ def train(hosts, tmp_path_factory):
 
 def test_a_killed_rank_of_a_ring_changes_no_bit(train):
     undisturbed, killed = train("undisturbed"), train("killed", "--kill", "worker@13")
-    lives = [(life["layout"], life["lost_steps"]) for life in killed["generations"]]
-    assert lives[:2] == [("dp=2 cp=2", 0), ("dp=1 cp=2", 0)]
-    assert "from step 12 with the state of rank " in killed["generations"][1]["reason"]
+    first, second = killed["generations"][:2]
+    assert first["layout"] == "dp=2 cp=2"
+    assert second["layout"] in ("dp=1 cp=2", "dp=2 cp=2")  # a replacement may be there first
+    assert (first["lost_steps"], second["lost_steps"]) == (0, 0)
+    assert "from step 12 with the state of " in second["reason"]
     assert (killed["samples"]["lost"], killed["samples"]["repeated"]) == (0, 0)
     assert killed["losses"] == undisturbed["losses"]
