@@ -2,7 +2,8 @@
 
 A bubble is measured with stages that sleep for a fixed time instead of computing, between the
 borders and groups of a real step: so more ranks than cores can be told apart. What is predicted is
-the timeline of the same lists with the same times. A step is forward and backward of all
+the timeline of the same lists with the same times, and with that of a message between two ranks
+that have slept, as it is measured here. A step is forward and backward of all
 microbatches, norm and AdamW; both train the same model with the same kernels on gloo, in the same
 processes, in turns. Beside the time of a step stands that of the processors in all ranks, which
 others on this machine do not change.
@@ -27,6 +28,7 @@ from torch import distributed as dist
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.groups.pipes import exchange
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import Losses
@@ -59,6 +61,7 @@ TINY = ModelConfig(
 Costs = tuple[float, float]  # Remesh's, the other's
 MICROBATCH = 2
 VIRTUAL_STAGES = 2
+MESSAGES = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class Setting:
     """How much is measured. `unit_s` is what a rank sleeps for a forward through its layers."""
 
     bubble_ranks: int = 4
-    unit_s: float = 0.2
+    unit_s: float = 0.3
     bubble_rounds: int = 3
     step_ranks: tuple[int, ...] = (2, 4)
     rounds: int = 5
@@ -87,35 +90,54 @@ def main() -> None:
 
 
 def bubble_rows(setting: Setting) -> list[Row]:
-    found = on_ranks(setting.bubble_ranks, measure_bubbles, setting)
+    found, message_s = on_ranks(setting.bubble_ranks, measure_bubbles, setting)
     return [
         cost(
             f"bubble of {name}, p={setting.bubble_ranks}, m={setting.microbatches}",
-            "timeline simulator",
-            (100 * measured, 100 * predicted(name, setting)),
+            f"timeline simulator, {1e3 * message_s:.1f} ms a message",
+            (100 * measured, 100 * predicted(name, setting, message_s)),
             "% idle",
         )
         for name, measured in found.items()
     ]
 
 
-def predicted(name: str, setting: Setting) -> float:
+def predicted(name: str, setting: Setting, message_s: float) -> float:
     pipeline = pipeline_of(name, setting.bubble_ranks, VIRTUAL_STAGES)
-    unit = Fraction(1, pipeline.chunks)
-    costs = PassCosts(forward=unit, input=unit, weight=unit)
+    unit, message = Fraction(1, pipeline.chunks), Fraction(message_s / setting.unit_s)
+    costs = PassCosts(forward=unit, input=unit, weight=unit, message=message)
     lists = schedules_of(name, pipeline, slots_alone(setting.microbatches))
     return float(time_line(lists, costs).bubble)
 
 
-def measure_bubbles(rendezvous: Rendezvous, setting: Setting) -> dict[str, float]:
+def measure_bubbles(rendezvous: Rendezvous, setting: Setting) -> tuple[dict[str, float], float]:
+    """Shares by schedule, and seconds that a message takes."""
     mesh = Mesh.form(rendezvous, GenerationFence(), Layout(pp=rendezvous.size))
+    message_s = measure_message(mesh, setting.unit_s)
     found = {}
     for name in SCHEDULES:
         engine, work = pipelined(mesh, TINY, name, setting.microbatches)
         shares = [idle_share(engine, work, setting.unit_s) for _ in range(setting.bubble_rounds)]
         found[name] = sorted(shares)[len(shares) // 2]
     mesh.close()
-    return found
+    return found, message_s
+
+
+def measure_message(mesh: Mesh, pause_s: float) -> float:
+    """Median from the first rank to the second one; all processes have one clock."""
+    shape, size = (MICROBATCH, TINY.seq_len, TINY.width), MICROBATCH * TINY.seq_len * TINY.width
+    times = torch.zeros(MESSAGES, dtype=torch.float64)
+    for number in range(MESSAGES):
+        if mesh.position == 0:
+            time.sleep(pause_s)
+            sent = torch.full((size,), time.perf_counter(), dtype=torch.float64).view(shape)
+            exchange([(mesh.pipes[1], sent)], [])[0].wait()
+        elif mesh.position == 1:
+            got = torch.empty(shape, dtype=torch.float64)
+            exchange([], [(mesh.pipes[0], got)])[0].wait()
+            times[number] = time.perf_counter() - got.flatten()[0].item()
+    all_reduce_(mesh.world, times)
+    return times.median().item()
 
 
 def idle_share(engine: Engine, work: Work, unit_s: float) -> float:
