@@ -9,10 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from remesh.orchestrator.job.job import Job
+from remesh.parallel.plan.pieces import shard_size, streams
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.catalogue import PLAIN, legal_schedule, pipeline_of
-
-_STREAMED_FROM = 2  # the ZeRO stage from which on replicas compute in rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +68,14 @@ def staging_of(job: Job, ranks: int) -> Staging:
     all virtual stages, workers have one stage each.
     """
     schedule, pipeline = _wished(job, ranks)
+    zero, cp = job.zero, job.parallel.cp
+    shards = shard_size(zero.stage, zero.group, job.replicas(ranks), cp)
     return Staging(
         schedule=schedule,
         pipeline=pipeline,
         num_leaves=job.num_leaves,
         leaf_microbatches=job.num_microbatches // job.num_leaves,
-        in_rounds=job.zero.stage >= _STREAMED_FROM,
+        in_rounds=streams(zero.stage, shards),
     )
 
 

@@ -2,10 +2,9 @@
 
 The transformer hands all that has parameters, and its loss, to a `Maths`, and knows nothing of
 ranks. `Whole` is the one for a rank that holds everything; tensor.py brings the one for shares,
-context.py the one for
-some of the tokens, halved.py the one whose backward computes weights apart from inputs.
-Swapping modules after the model is built was the alternative: then a map that several layers of
-code agree on (one gather for query, key and value) has no place to stand.
+context.py the one for some of the tokens, halved.py the one whose backward computes weights apart
+from inputs. Swapping modules after the model is built was the alternative: then a map that several
+layers of code agree on (one gather for query, key and value) has no place to stand.
 
 Experts are such maps too: tokens come to them and return through the seam, so that they may be on
 other ranks.

@@ -8,6 +8,7 @@ sharding. Where a shard ends does not depend on how many replicas of it there ar
 
 from dataclasses import dataclass
 
+_STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 CHUNK = 64  # elements: every parameter starts, and every cut falls, on a multiple of this
 
 
@@ -16,6 +17,14 @@ def shard_size(stage: int, group: int, dp: int, cp: int = 1) -> int:
     of all if it is 0, with `cp` ranks each that have the same share of the model.
     """
     return (group or dp) * cp if stage else 1
+
+
+def streams(stage: int, shards: int) -> bool:
+    """Whether `shards` ranks that hold one copy together add up each leaf as soon as it is there.
+
+    So replicas compute in rounds, all as many.
+    """
+    return stage >= _STREAMED_FROM and shards > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.dealing import Dealing, deal_in_rounds, deal_in_runs
+from remesh.parallel.plan.pieces import streams
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.catalogue import schedules_of
 from remesh.parallel.plan.schedules.checks.check import check_schedules
@@ -16,8 +17,6 @@ from remesh.parallel.plan.schedules.operations import InputBackward, KeepCompany
 from remesh.parallel.plan.schedules.replica_slots import slots_of
 from remesh.parallel.plan.schedules.timing.standings import ending, num_last, standings
 from remesh.parallel.spec import EngineSpec
-
-_STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,7 @@ class StepOrder:
 
 def dealt(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
     """Who computes which leaves. Raises: LayoutError if they cannot be dealt so."""
-    streams = spec.zero.stage >= _STREAMED_FROM and mesh.shard.size > 1
-    deal = deal_in_rounds if streams else deal_in_runs
+    deal = deal_in_rounds if streams(spec.zero.stage, mesh.shard.size) else deal_in_runs
     together = max(1, mesh.experts.size // mesh.ring.size)  # that hold all experts between them
     dealing = deal(spec.num_leaves, mesh.data.size // mesh.ring.size, lengths, together=together)
     return dealing.in_parts(mesh.ring.size)

@@ -28,11 +28,10 @@ class Ballot:
     """One rank's part of a step. Filled in as its microbatches are done.
 
     Ranks that compute the same tokens together fill in their loss once, and those that have tokens
-    of the same rows fill in the samples once.
-    `norm_units` are those of the squares of the gradient's elements that it counts. `unready` is
-    whether it cannot take a snapshot. `passed` are cross-entropy and tokens of the microbatches,
-    and 1 where they are filled in here. `loads` are how often each expert was chosen, by layer,
-    None in a step in which no bias follows them.
+    of the same rows fill in the samples once. `norm_units` are those of the squares of the
+    gradient's elements that it counts. `unready` is whether it cannot take a snapshot. `passed` are
+    cross-entropy and tokens of the microbatches, and 1 where they are filled in here. `loads` are
+    how often each expert was chosen, by layer, None in a step in which no bias follows them.
     """
 
     loss_units: int = 0

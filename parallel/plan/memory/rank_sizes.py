@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import Literal
 
 from remesh.parallel.plan.model_config import ModelConfig, block_parameters
-from remesh.parallel.plan.pieces import CHUNK, Pieces
+from remesh.parallel.plan.pieces import CHUNK, Pieces, streams
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.catalogue import PLAIN, most_in_flight
 from remesh.parallel.plan.shares import is_of_experts, tensor_shares
 
 MASTER_BYTES = 4
 HALVED = frozenset({"zb-h1", "dualpipe-v"})  # the schedules that split a backward
-
-_STREAMED_FROM = 2  # the ZeRO stage from which on no rank keeps a whole gradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +101,7 @@ class RankSizes:
 
     @property
     def streams(self) -> bool:
-        return self.stage >= _STREAMED_FROM and self.shards > 1
+        return streams(self.stage, self.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
