@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from pipeline_peers import SCHEDULES, PipelinePart, TorchPipeline
+from peers.pipeline_peers import SCHEDULES, PipelinePart, TorchPipeline
 from ranks import in_turns, on_ranks, share_store
 from rows import Row, cost, report
 from step import ADAMW, CLIP, LR, Step, filling

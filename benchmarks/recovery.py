@@ -33,7 +33,7 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.words.events import StepsDone, WorkerReady
 
 ROOT = Path(__file__).parents[1]
-PEERS = Path(__file__).with_name("recovery_peers.py")
+PEERS = Path(__file__).parent / "peers" / "recovery_peers.py"
 RANKS = 4
 STEPS = 60
 FAULT_STEP = 25  # in the middle between two checkpoints

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from peers import PEERS, Recipe, tuned
+from peers.engine_peers import PEERS, Recipe, tuned
 from ranks import in_turns, on_ranks, share_store
 from rows import Row, rate, report
 from torch import distributed as dist
