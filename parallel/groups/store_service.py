@@ -9,9 +9,9 @@ import selectors
 import socket
 import struct
 import time
-from collections import deque
 from contextlib import suppress
 
+from remesh.parallel.doors.arrivals import Arrivals
 from remesh.parallel.doors.keyed_hello import HelloVisitor
 from remesh.parallel.threads import heard_thread
 
@@ -39,8 +39,7 @@ class StoreService:
     def __init__(self, *, most_bytes: int, limit_s: float) -> None:
         self._most_bytes = most_bytes
         self._limit_s = limit_s
-        self._bell, self._rung = socket.socketpair()
-        self._arrived: deque[socket.socket] = deque()
+        self._arrivals = Arrivals()
         self._selector = selectors.DefaultSelector()
         self._values: dict[bytes, bytes] = {}
         self._held_bytes = 0
@@ -54,19 +53,15 @@ class StoreService:
 
     def welcome(self, connection: socket.socket, visitor: HelloVisitor) -> None:
         """Serve one that has proven itself. From any thread."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        visitor.welcome(connection)
-        connection.setblocking(False)
-        self._arrived.append(connection)
-        self._bell.send(b"\0")
+        self._arrivals.welcome(connection, visitor)
 
     def close(self) -> None:
         """Ends the thread and every connection. Repeatable."""
-        self._bell.close()
+        self._arrivals.close()
         self._thread.join(_CLOSE_S)
 
     def _serve(self) -> None:
-        self._selector.register(self._rung, selectors.EVENT_READ)
+        self._arrivals.register(self._selector)
         try:
             while self._turn():
                 pass
@@ -76,8 +71,8 @@ class StoreService:
     def _turn(self) -> bool:
         """Whether to go on."""
         for key, events in self._selector.select(_LOOK_S if self._due_s else None):
-            if key.fileobj is self._rung:
-                if not self._rung.recv(_RECEIVE_BYTES):
+            if key.fileobj is self._arrivals.rung:
+                if not self._arrivals.go_on():
                     return False
                 self._take_in()
             elif key.data in self._clients:
@@ -88,8 +83,9 @@ class StoreService:
         return True
 
     def _take_in(self) -> None:
-        while self._arrived:
-            client = _Client(self._arrived.popleft())
+        for connection in self._arrivals.taken():
+            connection.setblocking(False)
+            client = _Client(connection)
             self._clients.add(client)
             self._selector.register(client.connection, selectors.EVENT_READ, client)
 
@@ -183,10 +179,9 @@ class StoreService:
         client.connection.close()
 
     def _end(self) -> None:
-        self._take_in()
         for client in list(self._clients):
             self._drop(client)
-        self._rung.close()
+        self._arrivals.end()
         self._selector.close()
 
 

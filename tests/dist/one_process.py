@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from small_engine import filler, spec
+from small_engine import filler, spec, work_of
 
 from remesh.parallel.model.router import RouterRates
 from remesh.parallel.model.transformer import Transformer
@@ -33,6 +33,16 @@ def boxes(engine, prefix):
         for fragment, tensor in engine.fragments()
         if fragment.name in names
     ]
+
+
+def trained(engine):
+    """Results, the gradient of the first step and the parameters after the last, as boxes."""
+    mesh = engine.assembly.mesh
+    results = [engine.step(1, work_of(mesh, 1))]
+    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.optimizer.beta1)
+    gradient = [(name, where, t / scale) for name, where, t in boxes(engine, "exp_avg.")]
+    results += [engine.step(number, work_of(mesh, number)) for number in range(2, NUM_STEPS + 1)]
+    return results, gradient, boxes(engine, "")
 
 
 def skew(engine):

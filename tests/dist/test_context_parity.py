@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from one_process import FP64, NUM_STEPS, Z_LOSS, assert_as_expected, boxes, clip_of, expected_of
-from small_engine import spec, work_of, zero
+from one_process import FP64, Z_LOSS, assert_as_expected, expected_of, trained
+from small_engine import spec, zero
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
@@ -92,7 +92,6 @@ CASES = {
 
 
 def train(seat, name):
-    """Results, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
     case = CASES[name]
     layout, wanted = case.layout, case.spec
@@ -100,12 +99,9 @@ def train(seat, name):
     engine = Engine(wanted)
     engine.form(mesh, (), case.schedule, pipeline_of(case.schedule, layout.pp, 2))
     engine.reset()
-    results = [engine.step(1, work_of(mesh, 1))]
-    scale = clip_of(results[0].grad_norm) * (1 - wanted.optimizer.beta1)
-    gradient = [(n, b, t / scale) for n, b, t in boxes(engine, "exp_avg.")]
-    results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
+    outcome = trained(engine)
     mesh.close()
-    return results, gradient, boxes(engine, "")
+    return outcome
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from one_process import (
-    FP64,
-    NUM_STEPS,
-    Z_LOSS,
-    assert_as_expected,
-    boxes,
-    clip_of,
-    expected_of,
-    skew,
-)
-from small_engine import spec, work_of, zero
+from one_process import FP64, Z_LOSS, assert_as_expected, expected_of, skew, trained
+from small_engine import spec, zero
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.model.router import RouterRates
@@ -99,7 +90,6 @@ CASES = {
 
 
 def train(seat, name):
-    """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
     case = CASES[name]
     mesh = seat.mesh(case.layout, case.spec.zero.shard_size(case.layout.dp, case.layout.cp))
@@ -107,12 +97,9 @@ def train(seat, name):
     engine.form(mesh, schedule=case.schedule)
     engine.reset()
     skew(engine)
-    results = [engine.step(1, work_of(mesh, 1))]
-    first_moment = boxes(engine, "exp_avg.")
-    results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
+    outcome = trained(engine)
     mesh.close()
-    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.optimizer.beta1)
-    return results, [(n, b, t / scale) for n, b, t in first_moment], boxes(engine, "")
+    return outcome
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from one_process import FP64, NUM_STEPS, Z_LOSS, assert_as_expected, boxes, clip_of, expected_of
-from small_engine import formed, spec, work_of, zero
+from one_process import FP64, Z_LOSS, assert_as_expected, expected_of, trained
+from small_engine import formed, spec, zero
 
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
@@ -109,16 +109,12 @@ CASES = {
 
 
 def train(seat, name):
-    """Losses, norms, the gradient of the first step and the state after the last, as boxes."""
     torch.set_num_threads(1)
     case = CASES[name]
     mesh, engine = formed(seat, case.layout, case.spec)
-    results = [engine.step(1, work_of(mesh, 1))]
-    first_moment = boxes(engine, "exp_avg.")
-    results += [engine.step(step, work_of(mesh, step)) for step in range(2, NUM_STEPS + 1)]
+    outcome = trained(engine)
     mesh.close()
-    scale = clip_of(results[0].grad_norm) * (1 - engine.spec.optimizer.beta1)
-    return results, [(n, b, t / scale) for n, b, t in first_moment], boxes(engine, "")
+    return outcome
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from one_process import FP64, NUM_STEPS, Z_LOSS, assert_as_expected, boxes, clip_of, expected_of
-from piped import SCHEDULES, Piped, formed, legal, steps
+from one_process import FP64, Z_LOSS, assert_as_expected, expected_of, trained
+from piped import SCHEDULES, Piped, formed, legal
 from small_engine import zero
 
 from remesh.parallel.plan.layout import Layout
@@ -50,7 +50,7 @@ def model_of(schedule, ranks):
 
 
 def train(seat, layout, cases, dealt=None):
-    """Of each case: results, the gradient of the first step, the state after the last.
+    """The outcome of each case.
 
     `dealt` are leaves, microbatches in each and sequences in each of them, of one if not given.
     """
@@ -61,11 +61,7 @@ def train(seat, layout, cases, dealt=None):
         mesh = mesh or seat.mesh(layout, wanted.zero.shard_size(layout.dp))
         engine = formed(mesh, case, wanted)
         engine.reset()
-        results = steps(engine, [1])
-        scale = clip_of(results[0].grad_norm) * (1 - wanted.optimizer.beta1)
-        gradient = [(n, b, t / scale) for n, b, t in boxes(engine, "exp_avg.")]
-        results += steps(engine, range(2, NUM_STEPS + 1))
-        outcomes.append((results, gradient, boxes(engine, "")))
+        outcomes.append(trained(engine))
     mesh.close()
     return outcomes
 

@@ -7,10 +7,10 @@ It ends by itself once all ranks have come and gone.
 import json
 import selectors
 import socket
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
+from remesh.parallel.doors.arrivals import Arrivals
 from remesh.parallel.doors.doorstep import Doorstep
 from remesh.parallel.doors.keyed_hello import HelloVisitor
 from remesh.parallel.groups.strict.described import Described
@@ -35,8 +35,7 @@ class RefereeService:
     def __init__(self, num_ranks: int) -> None:
         self._referee = Referee()
         self._num_awaited = num_ranks
-        self._bell, self._rung = socket.socketpair()
-        self._arrived: deque[socket.socket] = deque()
+        self._arrivals = Arrivals()
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, _Listener] = {}
         self._num_there = 0
@@ -63,17 +62,14 @@ class RefereeService:
 
     def welcome(self, connection: socket.socket, visitor: HelloVisitor) -> None:
         """Serve one that has proven itself. From any thread."""
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        visitor.welcome(connection)
-        self._arrived.append(connection)
-        self._bell.send(b"\0")
+        self._arrivals.welcome(connection, visitor)
 
     def close(self) -> None:
         """Repeatable."""
-        self._bell.close()
+        self._arrivals.close()
 
     def _serve(self) -> None:
-        self._selector.register(self._rung, selectors.EVENT_READ)
+        self._arrivals.register(self._selector)
         try:
             while self._turn():
                 pass
@@ -83,17 +79,17 @@ class RefereeService:
     def _turn(self) -> bool:
         """Whether to go on."""
         for key, _ in self._selector.select():
-            if key.fileobj is not self._rung:
+            if key.fileobj is not self._arrivals.rung:
                 self._hear(key.data)
-            elif self._rung.recv(_RECEIVE_BYTES):
+            elif self._arrivals.go_on():
                 self._take_in()
             else:
                 return False
         return bool(self._num_awaited or self._num_there)
 
     def _take_in(self) -> None:
-        while self._arrived:
-            rank = _Listener(self._arrived.popleft())
+        for connection in self._arrivals.taken():
+            rank = _Listener(connection)
             self._selector.register(rank.connection, selectors.EVENT_READ, rank)
             self._num_there += 1
             self._num_awaited -= 1
@@ -118,8 +114,9 @@ class RefereeService:
             [_, teller.rank] = word
             self._ranks[word[1]] = teller
             return []
-        told = [Ruling(rank=rank, kind="heard")]
         match word:
+            case ["asks"]:
+                told = [Ruling(rank=rank, kind="heard")]
             case ["joins", group, place]:
                 told = referee.joins(rank, group, place)
             case ["starts", thread, group, numbers]:
@@ -130,6 +127,8 @@ class RefereeService:
                 told = referee.leaves(rank, group)
             case ["accuses", text]:
                 told = referee.accuses(f"rank {rank}: {text}")
+            case _:
+                told = referee.accuses(f"rank {rank} said what no referee knows: {word}")
         return told
 
     def _tell(self, answers: list[Ruling]) -> None:
@@ -155,6 +154,5 @@ class RefereeService:
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Listener):
                 key.data.connection.close()
-        for held in (self._rung, self._bell):
-            held.close()
+        self._arrivals.end()
         self._selector.close()
