@@ -26,6 +26,7 @@ TESTS = (
     "test_drawn_events.py",
     "test_mistrust.py",
     "test_not_finite.py",
+    "test_readme.py",
     "test_reports.py",
     "test_second_tries.py",
     "test_set_aside.py",

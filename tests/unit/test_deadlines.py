@@ -26,6 +26,14 @@ def test_the_earliest_of_all_is_known():
     assert deadlines.earliest_s() is None
 
 
+def test_a_standstill_puts_off_all_that_is_waited_for_in_any_phase():
+    deadlines = Deadlines(gather_s=1.0, judge_s=2.0)
+    deadlines.starting["a"], deadlines.ending["b"] = 3.0, 4.0
+    deadlines.excuse_others(0.5)
+    assert (deadlines.gather_s, deadlines.judge_s) == (1.5, 2.5)
+    assert (deadlines.starting.earliest_s(), deadlines.ending.earliest_s()) == (3.5, 4.5)
+
+
 def test_names_come_in_the_order_of_their_moments_whatever_was_set_put_off_or_forgotten():
     chance, due, known = Random(1), Due(), {}
     for moment in range(2000):

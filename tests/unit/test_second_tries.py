@@ -220,12 +220,25 @@ def test_steps_that_are_not_finite_after_a_copy_are_tried_from_an_older_state_on
     drive = running(12, resume=newer, fallbacks=(older,), **one)
     skips(drive, 13, 15)
     assert drive.state.phase == "fencing"
+    assert drive.state.budget.total == 1
     drive.park(15, held_in=1)
     assert drive.state.current.restore == older
     drive.train(12)
     skips(drive, 13, 15)
     end = rest_saves(drive, 16)
     assert end.reason.startswith("steps 13 to 15 updated nothing")
+
+
+def test_where_no_older_state_is_left_the_run_ends_by_that_name():
+    only = CheckpointState(step=10, name="step-10")
+    one = {"nodes": (("head", 1),), "max_dp": 1, "max_skipped_steps": 3}
+    drive = running(12, resume=only, **one)
+    skips(drive, 13, 15)
+    drive.park(15, held_in=1)
+    (end,) = of(cmd.End, drive.commands)
+    assert end.status == "failed"
+    failed = "checkpoint step-10, the peers' state at step 15"
+    assert end.reason == f"no state is left to train from; failed twice: {failed}"
 
 
 def test_steps_that_are_not_finite_from_the_beginning_end_the_run_at_once():

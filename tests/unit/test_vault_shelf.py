@@ -249,6 +249,18 @@ def test_what_cannot_be_copied_away_from_a_zombie_is_not_told_of():
     assert told_of(shelf.say(sw.Rescued(lease=1, number=0, slot=None))) == []
 
 
+def test_a_copy_that_nobody_waits_for_any_more_is_given_back():
+    shelf = DrivenShelf(slow=True)
+    shelf.lease(1, claim(3))
+    shelf.copy(1, 0, 7)
+    shelf.go_on()
+    shelf.told(3, wait=True)
+    shelf.say(sw.Rescued(lease=1, number=0, slot=40))
+    assert of_kind(shelf.say(sw.Rescued(lease=1, number=0, slot=41)), sw.FreeSlots) == [
+        sw.FreeSlots(slots=(41,))
+    ]
+
+
 def test_an_older_question_is_answered_too_and_opens_nothing_again():
     shelf = DrivenShelf()
     shelf.told(5)
