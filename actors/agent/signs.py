@@ -74,11 +74,15 @@ class SignWatch:
 
     def _is_frozen(self, one: Resident, signs: Signs, now_s: float) -> bool:
         silent_s = now_s - signs.beat_s
-        if silent_s <= self._timers.silent_s:
+        if silent_s <= self._timers.stopped_s:
             return False
         process = one.process()
-        if process is None or process.stopped:
-            return process is not None
+        if process is None:
+            return False
+        if silent_s <= self._timers.silent_s:
+            return process.stopped_by_signal and _is_at_work(one)
+        if process.stopped:
+            return True
         if signs.active_ns is None:
             signs.active_ns, signs.active_s = active_ns(one.pid), now_s
         if silent_s <= BUSY_PATIENCES * self._timers.silent_s:
@@ -87,16 +91,8 @@ class SignWatch:
         return ran_s < (now_s - signs.active_s) / RAN_PART
 
     def _stuck(self, one: Resident, signs: Signs, running_s: float) -> list[Event]:
-        assert one.stamps is not None
-        standing = Whereabouts(
-            generation=one.stamps[Field.GENERATION],
-            step=one.stamps[Field.STEP],
-            operation=one.stamps[Field.OPERATION],
-            phase=one.stamps[Field.PHASE],
-        )
-        in_mesh = standing.generation == one.generation > one.parked_in
-        at_work = in_mesh and standing.phase != RankPhase.AT
-        silent_s = signs.progress.silent_s(standing, running_s, at_work=at_work)
+        standing = _standing(one)
+        silent_s = signs.progress.silent_s(standing, running_s, at_work=_is_at_work(one))
         if silent_s is None:
             return []
         return [
@@ -109,6 +105,22 @@ class SignWatch:
                 silent_s=silent_s,
             )
         ]
+
+
+def _standing(one: Resident) -> Whereabouts:
+    assert one.stamps is not None
+    return Whereabouts(
+        generation=one.stamps[Field.GENERATION],
+        step=one.stamps[Field.STEP],
+        operation=one.stamps[Field.OPERATION],
+        phase=one.stamps[Field.PHASE],
+    )
+
+
+def _is_at_work(one: Resident) -> bool:
+    """Whether it is a rank in the middle of a step of a mesh that has not ended."""
+    standing = _standing(one)
+    return standing.generation == one.generation > one.parked_in and standing.phase != RankPhase.AT
 
 
 def active_ns(pid: int) -> int:

@@ -27,6 +27,10 @@ class Process:
         """Frozen by a signal or a debugger."""
         return self.state in "Tt"
 
+    @property
+    def stopped_by_signal(self) -> bool:
+        return self.state == "T"
+
 
 def look(pid: int) -> Process | None:
     """The process with this pid, None where there is none (zombies count as none)."""

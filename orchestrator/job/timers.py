@@ -21,6 +21,13 @@ class Timers:
         """A worker without a sign of life for this long is a suspect."""
         return self.patience_s
 
+    @property
+    def stopped_s(self) -> float:
+        """So is one in the middle of a step after this long, if the kernel says that a signal has
+        stopped it: all others wait for it.
+        """
+        return self.patience_s / 2
+
     def beat_s(self, num_nodes: int) -> float:
         """Interval of an agent's beats: the controller hears at most 1,000 a second.
 

@@ -3,11 +3,11 @@
 A mesh is a value: formed, used, and closed as a whole. Groups of the same ranks are one group.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.groups.group import Group
+from remesh.parallel.groups.group import Group, close_all
 from remesh.parallel.groups.pipes import Pipe, Ring
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.book.asked import Asked
@@ -64,7 +64,7 @@ class Mesh:
         try:
             return builder.mesh(layout, shard_size)
         except BaseException:
-            _close(builder.groups.values())
+            close_all(builder.groups.values())
             raise
 
     @staticmethod
@@ -110,7 +110,7 @@ class Mesh:
 
     def close(self) -> None:
         """Drops all groups and their sockets. Repeatable."""
-        _close(self.groups)
+        close_all(self.groups)
 
 
 class _Builder:
@@ -212,11 +212,3 @@ def _check(layout: Layout, shard_size: int, num_ranks: int) -> None:
     degrees = Asked(dp=layout.num_data, ep=layout.ep, zero_group=shard_size)
     for problem in problems(degrees):
         raise LayoutError(problem)
-
-
-def _close(groups: Collection[Group]) -> None:
-    """Sockets first: a rank that waits in one group is freed before another is dropped."""
-    for group in groups:
-        group.end()
-    for group in groups:
-        group.close()

@@ -37,7 +37,8 @@ def test_nothing_counts_of_a_rank_that_goes_on_after_its_eviction(make_control, 
     assert zombies <= ended
     assert len(ended - zombies) <= MOST_ENDED * rounds  # of those who could be fenced
     undisturbed = make_control("calm")
-    undisturbed.trains(len(found))
+    while undisturbed.state.step < len(found):
+        undisturbed.trains(undisturbed.state.step + 1)
     expected = undisturbed.records()[: len(found)]
     assert [one and (one.did.loss, one.did.digest) for one in found] == [
         (one.did.loss, one.did.digest) for one in expected

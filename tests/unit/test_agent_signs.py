@@ -145,6 +145,24 @@ def test_a_stopped_process_is_frozen_after_a_patience_and_told_once(looked):
     assert len(looked.look(3.1 * P)) == 1
 
 
+def test_one_that_all_others_wait_for_is_frozen_after_half_a_patience(looked):
+    looked.one.generation = 3
+    looked.beat(0.0, generation=3, step=5, phase=int(RankPhase.COMPUTING))
+    looked.stop()
+    assert looked.look(0.4 * P) == []
+    assert looked.look(0.6 * P) == [WorkerFrozen(worker="worker-0", silent_s=0.6 * P)]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_so_soon_only_one_that_is_stopped_in_the_middle_of_a_step_is(looked, is_stopped):
+    looked.one.generation = 3
+    phase = RankPhase.AT if is_stopped else RankPhase.COMPUTING
+    looked.beat(0.0, generation=3, step=5, phase=int(phase))
+    if is_stopped:
+        looked.stop()
+    assert looked.look(0.9 * P) == []
+
+
 def test_a_process_that_sleeps_without_a_beat_is_frozen_late(looked):
     looked.beat(0.0)
     assert looked.look(1.1 * P) == []

@@ -43,7 +43,8 @@ class Ailing:
     def freeze(self, process: SimProcess, for_s: float) -> None:
         """Nothing of it runs, and its agent sees that."""
         self._stop(process, for_s)
-        silent_s = self.world.timers.silent_s * self.world.between(1.0, 1.5)
+        timers = self.world.timers
+        silent_s = self.world.between(timers.stopped_s, 1.5 * timers.silent_s)
         self.world.agenda.after(silent_s, lambda: self._say_frozen(process, silent_s))
 
     def hang(self, process: SimProcess, for_s: float) -> None:
