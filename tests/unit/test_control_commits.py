@@ -96,6 +96,16 @@ def test_an_answer_that_comes_late_counts_if_the_run_still_stands_on_it():
     assert drive.state.checkpoints.newest_step == 20
 
 
+def test_a_commit_that_is_told_twice_counts_once():
+    drive = running(20)
+    for step in (10, 20):
+        drive.save(step)
+        drive.commit(step)
+    for step in (10, 20):
+        drive.commit(step)
+    assert [state.step for state in drive.state.checkpoints.good] == [20, 10]
+
+
 def test_the_commit_of_an_abandoned_timeline_counts_for_nothing():
     """control M11: the run has gone back to before it meanwhile."""
     drive = running(20)

@@ -10,6 +10,7 @@ from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.memory.lineage import Lineage
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.codec_plans import CodecError
+from remesh.orchestrator.control.words.sealed_lines import sealed, sum_of
 
 OPTIONS = options(max_dp=1)
 
@@ -104,6 +105,13 @@ def test_a_step_trained_again_counts_once_and_the_digest_is_that_of_a_run_withou
     )
     ledger.note(steps(2, 2))
     assert account(ledger, lineage, 3) == whole
+
+
+def test_a_line_that_carries_no_sum_has_none():
+    line, total = sealed('{"step": 7}', 12)
+    assert sum_of(line) == total
+    with pytest.raises(ValueError, match="no checksum"):
+        sum_of(line.replace('"crc"', '"sum"'))
 
 
 def test_missing_and_wrong_steps_show():

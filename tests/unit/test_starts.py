@@ -13,6 +13,15 @@ def starting(drive, node="head"):
     return [w.name for w in drive.state.roster.on(node) if w.state == "starting"]
 
 
+def test_one_that_freezes_before_there_is_a_mesh_is_counted_no_more():
+    drive = Drive(nodes=(("head", 1), ("b", 1), ("c", 1)), max_dp=3)
+    for worker, node in (("worker-0", "head"), ("worker-1", "b")):
+        drive.do(ev.WorkerReady(worker=worker, node=node, pid=1))
+    assert drive.state.reason.endswith("have 2, need 3")
+    drive.do(ev.WorkerFrozen(worker="worker-1", silent_s=0.6))
+    assert drive.state.reason.endswith("have 1, need 3")
+
+
 def late(drive):
     """The next starts are late, and their processes are gone."""
     while not (commands := of(cmd.EndWorker, drive.tick())):
