@@ -6,6 +6,7 @@ torch's DataLoader they are what a training script commonly uses.
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -19,9 +20,9 @@ import torch
 from rows import Row, cost, report
 from torch.utils.data import DataLoader, Dataset
 
+from remesh.data.building.prepare import build
 from remesh.data.manifest import Manifest
 from remesh.data.order import rows_of
-from remesh.data.prepare import build
 from remesh.data.skips import Skips
 from remesh.data.stream import Stream
 
@@ -58,14 +59,17 @@ def main() -> None:
             shuffled(files, rounds, 2, "numpy.memmap"),
             shuffled(files, rounds, BATCH, "pyarrow memory map"),
             shuffled(files, rounds, BATCH, "torch DataLoader"),
+            shuffled(files, rounds, BATCH, "preadv, one by one"),
+            cold_epoch(files, rounds),
             first_batch(files, rounds),
+            bytes_of_a_first_batch(files),
             order_of_a_step(10**7 if quick else 10**8, 3),
         ]
     report("data", rows)
 
 
 def make_files(folder: Path, num_rows: int) -> Files:
-    text = np.random.default_rng(0).integers(1, 256, num_rows * ROW_TOKENS, np.uint8)
+    text = np.random.default_rng(0).integers(1, 128, num_rows * ROW_TOKENS, np.uint8)
     (folder / "text.txt").write_bytes(text.tobytes())
     build(str(folder / "text.txt"), folder / "data", ROW_TOKENS - 1)
     text.astype(np.uint16).tofile(folder / "plain.bin")
@@ -78,6 +82,7 @@ def shuffled(files: Files, rounds: int, size: int, peer: str) -> Row:
         "numpy.memmap": epoch_of_a_memory_map,
         "pyarrow memory map": epoch_of_arrow,
         "torch DataLoader": epoch_of_a_loader,
+        "preadv, one by one": epoch_of_reads,
     }
     stream = files.stream()
     out = np.empty((size, ROW_TOKENS), np.uint16)
@@ -137,6 +142,22 @@ def epoch_of_a_loader(files: Files, size: int) -> Run:
     return epoch
 
 
+def epoch_of_reads(files: Files, size: int) -> Run:
+    """A bare loop over the plain file, which verifies nothing and counts no samples."""
+    descriptor = os.open(files.plain, os.O_RDONLY)
+    out, row_bytes = np.empty((size, ROW_TOKENS), np.uint16), ROW_TOKENS * 2
+    view = memoryview(out).cast("B")
+    pieces = [[view[at * row_bytes : (at + 1) * row_bytes]] for at in range(size)]
+    permutation = np.random.default_rng(0).permutation(files.num_rows).tolist()
+
+    def epoch() -> None:
+        for at in range(0, files.num_rows, size):
+            for piece, row in zip(pieces, permutation[at : at + size], strict=True):
+                os.preadv(descriptor, piece, row * row_bytes)
+
+    return epoch
+
+
 class MappedRows(Dataset[torch.Tensor]):
     def __init__(self, mapped: np.memmap) -> None:
         self.mapped = mapped
@@ -149,7 +170,7 @@ class MappedRows(Dataset[torch.Tensor]):
 
 
 def first_batch(files: Files, rounds: int) -> Row:
-    """Open the data and hand out a first batch; Remesh verifies the blocks that it meets."""
+    """Open the data and hand out a first batch; Remesh verifies the rows that it reads."""
     out = np.empty((BATCH, ROW_TOKENS), np.uint16)
 
     def by_remesh() -> None:
@@ -164,6 +185,38 @@ def first_batch(files: Files, rounds: int) -> Row:
 
     ours, theirs = in_turns(by_remesh, by_memory_map, rounds)
     return cost("start and first batch", "numpy.memmap", (ours * 1e3, theirs * 1e3), "ms")
+
+
+def bytes_of_a_first_batch(files: Files) -> Row:
+    """What a start with a shuffled order reads for its first batch, counted by the kernel."""
+    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+    stream = files.stream()
+    stream.check()
+    before = bytes_read()
+    stream.fill(1, 0, out)
+    read = bytes_read() - before
+    stream.close()
+    return cost("read for a first batch", "its rows", (read / 1e3, out.nbytes / 1e3), "kB")
+
+
+def bytes_read() -> int:
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
+def cold_epoch(files: Files, rounds: int) -> Row:
+    """One epoch of a stream that has read nothing before, from files in the page cache."""
+    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+
+    def epoch() -> None:
+        stream = files.stream()
+        for step in range(1, files.num_rows // BATCH + 1):
+            stream.fill(step, 0, out)
+        stream.close()
+
+    ours, theirs = in_turns(epoch, epoch_of_a_memory_map(files, BATCH), rounds)
+    scale = 1e6 / files.num_rows
+    return cost("first epoch", "numpy.memmap", (ours * scale, theirs * scale), "us/sequence")
 
 
 def order_of_a_step(num_rows: int, rounds: int) -> Row:

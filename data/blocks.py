@@ -1,16 +1,16 @@
 """Shards as plain Arrow IPC files: any Arrow reader opens them, Remesh reads rows by offset.
 
-One record batch is one block. A block is read and hashed whole when it is first touched; from then
-on each row is read by its own pread, straight into the caller's buffer. A memory map would be a
-little faster, but a shard truncated under it kills the process with SIGBUS; a cache of decoded
-blocks would hold the page cache's bytes a second time in every worker, and a dataset larger than
-it would cost a block a row under a global order.
+One record batch is one block. A row is read by its own pread, straight into the caller's buffer,
+and proven by its own hash; a whole block is read only to prove the block, by a build, or to say
+what is wrong. A memory map would be a little faster, but a shard truncated under it kills the
+process with SIGBUS; a cache of decoded blocks would hold the page cache's bytes a second time in
+every worker, and a dataset larger than it would cost a block a row under a global order.
 """
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,14 @@ import pyarrow as pa
 import xxhash
 
 from remesh.data.data_error import DataError
-from remesh.data.manifest import Block, Shard
+from remesh.data.manifest import ROW_HASHES, Block, Shard
+from remesh.data.order import Words
 from remesh.data.regular_file import open_descriptor
 
 Tokens = npt.NDArray[np.uint16]
 TOKEN_BYTES = 2
 
 _CLOSED = -1
-_UNREAD = -1
 
 
 def row_schema(row_tokens: int) -> Any:
@@ -35,10 +35,16 @@ def row_schema(row_tokens: int) -> Any:
 
 
 class ShardWriter:
-    """Writes blocks into an open file and notes where they stand."""
+    """Writes blocks into an open file, the hashes of their rows into another, and notes where they
+    stand.
+    """
 
-    def __init__(self, file: BinaryIO, row_tokens: int, vocab_size: int) -> None:
+    def __init__(
+        self, file: BinaryIO, row_hashes: BinaryIO, row_tokens: int, vocab_size: int
+    ) -> None:
         self._file = file
+        self._row_hashes = row_hashes
+        self._row_tokens = row_tokens
         self._vocab_size = vocab_size
         self._schema = row_schema(row_tokens)
         self._writer = pa.ipc.new_file(file, self._schema)
@@ -56,12 +62,17 @@ class ShardWriter:
         batch = pa.record_batch([column], schema=self._schema)
         message = batch.serialize()
         self._writer.write_batch(batch)
+        offset = self._file.tell() - message.size
+        hashes = hashes_of(rows).astype("<u8").tobytes()
+        self._row_hashes.write(hashes)
         self._blocks.append(
             Block(
-                offset=self._file.tell() - message.size,
+                offset=offset,
                 size_bytes=message.size,
                 rows=len(rows),
                 xxh3=xxhash.xxh3_64_hexdigest(message),
+                tokens_at=offset + _tokens_start(message, len(rows), self._row_tokens),
+                row_hashes=xxhash.xxh3_64_hexdigest(hashes),
             )
         )
 
@@ -73,7 +84,7 @@ class ShardWriter:
 
 @dataclass(slots=True, kw_only=True)
 class ShardReader:
-    """An open shard. `starts` holds where the tokens of each verified block begin in the file."""
+    """A shard, to be opened. What it raises names the shard, and the cure."""
 
     path: Path
     shard: Shard
@@ -81,8 +92,6 @@ class ShardReader:
     vocab_size: int
     cure: str
     descriptor: int = _CLOSED
-    changed_ns: int = 0
-    starts: list[int] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -95,7 +104,7 @@ class ShardReader:
         except OSError as error:
             raise DataError(f"cannot read {self.path}: {error.strerror}; {self.cure}") from None
         try:
-            self.notice_changes()
+            self.check_size()
         except DataError:
             self.close()
             raise
@@ -105,33 +114,17 @@ class ShardReader:
             os.close(self.descriptor)
             self.descriptor = _CLOSED
 
-    def notice_changes(self) -> None:
-        """Forget what was verified if the file was written to, so that it is verified again."""
-        status = os.fstat(self.descriptor)
-        if status.st_size != self.shard.size_bytes:
+    def check_size(self) -> None:
+        """Raises: DataError if it is not the manifest's."""
+        size = os.fstat(self.descriptor).st_size
+        if size != self.shard.size_bytes:
             raise DataError(
-                f"{self.path} has {status.st_size} bytes, the manifest says"
+                f"{self.path} has {size} bytes, the manifest says"
                 f" {self.shard.size_bytes}; {self.cure}"
             )
-        if status.st_mtime_ns != self.changed_ns:
-            self.changed_ns = status.st_mtime_ns
-            self.starts = [_UNREAD] * len(self.shard.blocks)
 
-    def read_row(self, number: int, row: int, out: Tokens) -> None:
-        """Fill `out` with a row of a block, verifying the block at its first touch."""
-        start = self.starts[number]
-        if start == _UNREAD:
-            start = self.verify(number)
-        size = self.row_tokens * TOKEN_BYTES
-        got = os.preadv(self.descriptor, [out.data], start + row * size)
-        if got != size:
-            raise self._corrupt(number, f"row {row} has {got} bytes, expected {size}")
-
-    def verify(self, number: int) -> int:
-        """Where the tokens of a block begin in the file, once all its bytes have been checked.
-
-        Raises: DataError if they are not those that were written.
-        """
+    def verify(self, number: int) -> None:
+        """Read a whole block. Raises: DataError if its bytes are not those that were written."""
         block = self.shard.blocks[number]
         found = os.pread(self.descriptor, block.size_bytes, block.offset)
         if len(found) != block.size_bytes:
@@ -142,13 +135,31 @@ class ShardReader:
             start = _tokens_start(found, block.rows, self.row_tokens)
         except (pa.ArrowException, EOFError, OSError, ValueError) as error:
             raise self._corrupt(number, f"it is no block of rows ({error})") from None
-        # One beyond would train nothing in silence where the vocabulary is shared out, or worse.
+        if block.offset + start != block.tokens_at:
+            says = f"its tokens begin at {block.offset + start}, the manifest says"
+            raise self._corrupt(number, f"{says} {block.tokens_at}")
         num_tokens = block.rows * self.row_tokens
         tokens = np.frombuffer(found, np.uint16, num_tokens, start)
+        self.check_tokens(number, tokens)
+        hashes = hashes_of(tokens.reshape(block.rows, -1)).astype("<u8").tobytes()
+        if (proof := xxhash.xxh3_64_hexdigest(hashes)) != block.row_hashes:
+            says = f"its rows' hashes have the xxh3 {proof}, the manifest says {block.row_hashes}"
+            raise self._corrupt(number, says)
+
+    def check_tokens(self, number: int, tokens: Tokens) -> None:
+        """Raises: DataError if one of a block is beyond the vocabulary.
+
+        It would train nothing in silence where the vocabulary is shared out, or worse.
+        """
         if problem := _token_problem(tokens, self.vocab_size):
             raise self._corrupt(number, problem)
-        self.starts[number] = block.offset + start
-        return self.starts[number]
+
+    def refuse_row(self, number: int, row: int, found: int) -> NoReturn:
+        """Say what is wrong with a row that was read with another hash. Raises: DataError."""
+        self.check_size()
+        self.verify(number)
+        says = f"its row {row} was read with the xxh3 {found:x}, which {ROW_HASHES} does not say"
+        raise self._corrupt(number, f"{says}, and a moment later the whole block was right")
 
     def _corrupt(self, number: int, reason: str) -> DataError:
         block = self.shard.blocks[number]
@@ -158,6 +169,13 @@ class ShardReader:
         )
 
 
+def hashes_of(rows: Tokens) -> Words:
+    """The xxh3 of each row of an array of shape (n, row_tokens)."""
+    view, size = rows.data.cast("B"), rows.shape[1] * TOKEN_BYTES
+    pieces = (view[start : start + size] for start in range(0, len(view), size))
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, pieces), np.uint64, len(rows))
+
+
 def _token_problem(tokens: Tokens, vocab_size: int) -> str | None:
     largest = int(tokens.max())
     if largest < vocab_size:
@@ -165,7 +183,7 @@ def _token_problem(tokens: Tokens, vocab_size: int) -> str | None:
     return f"its token {largest} is beyond the vocabulary of {vocab_size}"
 
 
-def _tokens_start(message: bytes, rows: int, row_tokens: int) -> int:
+def _tokens_start(message: bytes | pa.Buffer, rows: int, row_tokens: int) -> int:
     buffer = pa.py_buffer(message)
     schema = row_schema(row_tokens)
     batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.BufferReader(buffer)), schema)

@@ -1,4 +1,4 @@
-"""What a dataset consists of: its shards, their blocks and the hash of each block.
+"""What a dataset consists of: its shards, their blocks, the hashes of each block and of its rows.
 
 The manifest is written last, so a folder with a manifest is a complete dataset. Its digest covers
 what a reader gets (tokens, order, row length, tokenizer) and neither paths nor the name of the
@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from remesh.data.data_error import DataError
 from remesh.data.regular_file import read_bounded
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+ROW_HASHES = "row-hashes.bin"
 
 _MAX_MANIFEST_BYTES = 1 << 30
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
@@ -27,12 +28,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One Arrow record batch: where it stands in its shard and the xxh3 of exactly those bytes."""
+    """One Arrow record batch: where it stands in its shard and the xxh3 of exactly those bytes.
+
+    From `tokens_at` in the shard on there are its rows and nothing else. `row_hashes` is the xxh3
+    of their hashes, as they stand in the file beside the manifest.
+    """
 
     offset: int
     size_bytes: int
     rows: int
     xxh3: str
+    tokens_at: int
+    row_hashes: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +89,10 @@ class Manifest:
         """The command that builds this dataset anew."""
         where = ["--out", str(folder), "--seq-len", str(self.seq_len)]
         return shlex.join(["remesh", "data", "build", self.source, *where, *self.read_with])
+
+    def cure(self, folder: Path) -> str:
+        """What to do about a file of it that is missing or damaged."""
+        return f"build it again with: {self.build_command(folder)}"
 
     def to_json(self) -> str:
         values = {"digest": self.digest, **asdict(self)}
@@ -158,19 +169,27 @@ def _shard(raw: Any) -> Shard:
         if block.offset < end or block.offset + block.size_bytes > shard.size_bytes:
             raise ValueError(f"a block of {file} at offset {block.offset} is out of place")
         end = block.offset + block.size_bytes
+        if not block.offset <= block.tokens_at < end:
+            raise ValueError(f"a block of {file} has its tokens at {block.tokens_at}, outside")
     return shard
 
 
 def _block(raw: Any) -> Block:
-    xxh3 = _field(raw, "xxh3", str)
-    if not _HASH.fullmatch(xxh3):
-        raise ValueError(f"{xxh3!r} is no hash of a block")
     return Block(
         offset=_count(raw, "offset"),
         size_bytes=_count(raw, "size_bytes"),
         rows=_count(raw, "rows"),
-        xxh3=xxh3,
+        xxh3=_hash(raw, "xxh3"),
+        tokens_at=_count(raw, "tokens_at"),
+        row_hashes=_hash(raw, "row_hashes"),
     )
+
+
+def _hash(raw: Any, key: str) -> str:
+    value = _field(raw, key, str)
+    if not _HASH.fullmatch(value):
+        raise ValueError(f"{key} is {value!r}, which is no hash")
+    return value
 
 
 def _count(raw: Any, key: str) -> int:

@@ -10,8 +10,7 @@ from remesh.actors.history.journal_reading import read_history
 from remesh.actors.history.trained_steps import TrainedSteps, lived
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.told import status_of
-from remesh.data.digest import expected_digest
-from remesh.data.manifest import Manifest
+from remesh.data.row_hashes import expected_digests
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.accounts.plain_values import plain
 from remesh.orchestrator.accounts.view import view_of
@@ -97,17 +96,12 @@ def _origin_step(machines: Sequence[Controller]) -> int:
 
 
 def _expected_digests(job: Job, amendments: Amendments) -> Callable[[int], str]:
-    """The digest that each step must have, from the order of the data alone."""
-    num_rows = Manifest.load(Path(job.data.dir)).num_rows
+    """The digest that each step must have, from the order of the data and the rows as built."""
+    folder = Path(job.data.dir)
+    digests = expected_digests(folder, global_batch=job.train.global_batch, seed=job.job.seed)
     parsed = cache(parse_skips)
 
     def expected(step: int) -> str:
-        return expected_digest(
-            step,
-            global_batch=job.train.global_batch,
-            num_rows=num_rows,
-            seed=job.job.seed,
-            skips=parsed(job.at(step, amendments).data.skip),
-        ).hex()
+        return digests.of(step, parsed(job.at(step, amendments).data.skip)).hex()
 
     return expected

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from remesh.data.documents import READ_PLAINLY, Reading
+from remesh.data.building.documents import READ_PLAINLY, Reading
 from remesh.data.manifest import MANIFEST, Manifest
 from remesh.orchestrator.job.dataset import check_dataset, unused_ids
 from remesh.orchestrator.job.job import Job
@@ -21,7 +21,7 @@ def build_dataset(
     reading: Reading = READ_PLAINLY,
 ) -> Manifest:
     """Builds a dataset, or finds it complete, and says so, with what is not in it."""
-    from remesh.data.prepare import build  # noqa: PLC0415 - loads pyarrow
+    from remesh.data.building.prepare import build  # noqa: PLC0415 - loads pyarrow
 
     note(f"building {out} from {source}")
     manifest = build(

@@ -307,7 +307,7 @@ def build(
     .gz, .bz2 or .xz. What a folder holds besides is left out, and named.
     """
     from remesh.cli.data_commands import build_dataset  # noqa: PLC0415 - keeps --help fast
-    from remesh.data.documents import Reading  # noqa: PLC0415
+    from remesh.data.building.documents import Reading  # noqa: PLC0415
 
     reading = Reading(text_key=text_key, skip_bad_lines=skip_bad_lines, also=tuple(also or ()))
     build_dataset(source, out, seq_len, typer.echo, reading)

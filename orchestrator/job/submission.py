@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from remesh.data.sources import STDLIB
+from remesh.data.building.sources import STDLIB
 from remesh.orchestrator.job.curve import difference
 from remesh.orchestrator.job.job import Job, parse_job
 from remesh.orchestrator.user_errors import UserError

@@ -5,8 +5,11 @@ import shutil
 import subprocess
 
 import needed
+import numpy as np
 import pytest
 from place import SHORT
+
+from remesh.data.manifest import Manifest
 
 
 @pytest.fixture
@@ -39,11 +42,12 @@ def refused(cluster, place, run_dir, *args):
 
 def test_a_corrupt_data_block(cluster, cluster_place, dataset, tmp_path):
     shard = dataset / "shard-00000.arrow"
+    block = Manifest.load(dataset).shards[0].blocks[0]
     with shard.open("r+b") as file:
-        file.seek(70_000)
-        byte = file.read(1)
-        file.seek(70_000)
-        file.write(bytes([byte[0] ^ 1]))
+        file.seek(block.tokens_at)
+        tokens = np.frombuffer(file.read(block.rows * 2 * 65), np.uint16) ^ 1
+        file.seek(block.tokens_at)
+        file.write(tokens.tobytes())
     line = refused(cluster, cluster_place, tmp_path / "run", "--set", f"data.dir={dataset}")
     assert "block 0" in line
     assert str(shard) in line

@@ -21,7 +21,7 @@ from remesh.actors.node.own_log import log_folder_of
 from remesh.actors.node.stamps import folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec
 from remesh.actors.run.folder import RunFolder
-from remesh.data.prepare import build
+from remesh.data.building.prepare import build
 from remesh.orchestrator.control.words.events import VaultUp, WorkerLost, WorkerReady
 from remesh.orchestrator.job.job import parse_job
 

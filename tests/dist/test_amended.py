@@ -7,8 +7,8 @@ import torch
 from small_engine import spec, started, state_hash, work_of
 
 from remesh.actors.worker.course import Course, engine_spec
+from remesh.data.building.prepare import build
 from remesh.data.manifest import Manifest
-from remesh.data.prepare import build
 from remesh.data.skips import parse_skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.job.amendments import changes_to, with_changes

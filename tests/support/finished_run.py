@@ -22,9 +22,9 @@ from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.contact import Contact
 from remesh.actors.run.folder import RunFolder
 from remesh.cli.main import main
-from remesh.data.digest import expected_digest
+from remesh.data.building.prepare import build
 from remesh.data.manifest import Manifest
-from remesh.data.prepare import build
+from remesh.data.row_hashes import expected_digests
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import Announce, End
@@ -246,10 +246,7 @@ class WrittenDrive(Drive):
 
 def digest_at(job, step):
     """That of a step of this job."""
-    return expected_digest(
-        step,
-        global_batch=job.train.global_batch,
-        num_rows=Manifest.load(Path(job.data.dir)).num_rows,
-        seed=job.job.seed,
-        skips=parse_skips(job.data.skip),
-    ).hex()
+    digests = expected_digests(
+        Path(job.data.dir), global_batch=job.train.global_batch, seed=job.job.seed
+    )
+    return digests.of(step, parse_skips(job.data.skip)).hex()

@@ -8,9 +8,8 @@ from test_curve import TINY
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_report import report_of
-from remesh.data.digest import expected_digest
-from remesh.data.manifest import Manifest
-from remesh.data.prepare import build
+from remesh.data.building.prepare import build
+from remesh.data.row_hashes import expected_digests
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.job.amendments import Amendment, skips_of
@@ -52,15 +51,12 @@ def trained(folder, job, *, skipped_from, first=0, **options):
     drive = Journalled(folder, steps=LAST, max_dp=2, **options)
     drive.ready()
     drive.train()
-    num_rows = Manifest.load(folder / "data").num_rows
-    settings = {"global_batch": job.train.global_batch, "num_rows": num_rows, "seed": 0}
+    digests = expected_digests(folder / "data", global_batch=job.train.global_batch, seed=0)
     done = [
         record(
             step,
             samples=job.train.global_batch,
-            digest=expected_digest(
-                step, skips=skips_of(SKIP.new if step >= skipped_from else ""), **settings
-            ).hex(),
+            digest=digests.of(step, skips_of(SKIP.new if step >= skipped_from else "")).hex(),
         )
         for step in range(first + 1, LAST + 1)
     ]

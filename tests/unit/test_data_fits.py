@@ -1,5 +1,6 @@
 """Whether a dataset is one that a job can train on: its tokens, its rows, its positions."""
 
+import io
 import json
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pytest
 
 from remesh.cli.data_commands import ensure_dataset
 from remesh.data.blocks import ShardWriter
+from remesh.data.building.prepare import build
 from remesh.data.data_error import DataError
-from remesh.data.manifest import MANIFEST, Manifest
-from remesh.data.prepare import build
+from remesh.data.manifest import MANIFEST, ROW_HASHES, Manifest
 from remesh.data.skips import Skips
 from remesh.data.stream import Stream
 from remesh.orchestrator.job.dataset import check_tokenizer
@@ -28,8 +29,8 @@ def job_of(folder, *overrides):
 def dataset(folder, num_rows, vocab_size=256):
     """A dataset whose rows count up from 0."""
     folder.mkdir()
-    with (folder / "0.arrow").open("wb") as file:
-        writer = ShardWriter(file, SEQ_LEN + 1, vocab_size=1 << 16)
+    with (folder / "0.arrow").open("wb") as file, (folder / ROW_HASHES).open("wb") as hashes:
+        writer = ShardWriter(file, hashes, SEQ_LEN + 1, vocab_size=1 << 16)
         tokens = np.arange(num_rows * (SEQ_LEN + 1), dtype=np.uint16)
         writer.write(tokens.reshape(num_rows, -1))
         shard = writer.finish("0.arrow")
@@ -119,7 +120,7 @@ def test_another_seed_and_other_content_of_the_same_length_are_other_data(tmp_pa
 def test_a_token_beyond_the_vocabulary_is_not_written(tmp_path):
     """parallel A12: at the build as well, whatever the tokenizer."""
     with (tmp_path / "0.arrow").open("wb") as file:
-        writer = ShardWriter(file, 4, vocab_size=300)
+        writer = ShardWriter(file, io.BytesIO(), 4, vocab_size=300)
         writer.write(np.full((2, 4), 299, np.uint16))
         with pytest.raises(DataError, match="token 300 is beyond the vocabulary of 300"):
             writer.write(np.full((2, 4), 300, np.uint16))

@@ -9,7 +9,14 @@ from remesh.data.manifest import Block, Manifest, Shard, parse_manifest
 
 def shard(name, *hashes):
     blocks = [
-        Block(offset=8 + 100 * at, size_bytes=100, rows=10, xxh3=digit * 16)
+        Block(
+            offset=8 + 100 * at,
+            size_bytes=100,
+            rows=10,
+            xxh3=digit * 16,
+            tokens_at=28 + 100 * at,
+            row_hashes="a" * 16,
+        )
         for at, digit in enumerate(hashes)
     ]
     return Shard(file=name, size_bytes=16 + 100 * len(blocks), blocks=tuple(blocks))
@@ -79,7 +86,7 @@ def change(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (["version"], 2, "its version is 2, this Remesh reads 1"),
+        (["version"], 1, "its version is 1, this Remesh reads 2"),
         (["version"], True, "version is bool, expected int"),
         (["num_rows"], None, "it has no 'num_rows'"),
         (["num_rows"], 41, "its blocks hold 40 rows, num_rows is 41"),
@@ -92,7 +99,11 @@ def change(path, value):
         (["shards", 0, "file"], "b.arrow", "it names a shard twice"),
         (["shards", 0, "blocks", 1, "offset"], 50, "at offset 50 is out of place"),
         (["shards", 0, "size_bytes"], 100, "is out of place"),
-        (["shards", 0, "blocks", 1, "xxh3"], "Z" * 16, "is no hash of a block"),
+        (["shards", 0, "blocks", 1, "xxh3"], "Z" * 16, "xxh3 is 'ZZZZZZZZZZZZZZZZ', which is no"),
+        (["shards", 0, "blocks", 1, "row_hashes"], "a", "row_hashes is 'a', which is no hash"),
+        (["shards", 0, "blocks", 1, "row_hashes"], None, "it has no 'row_hashes'"),
+        (["shards", 0, "blocks", 1, "tokens_at"], 100, "has its tokens at 100, outside"),
+        (["shards", 0, "blocks", 1, "tokens_at"], 208, "has its tokens at 208, outside"),
         (["shards", 0, "blocks", 1, "xxh3"], "9" * 16, "its digest is"),
         (["vocab_size"], 255, "its digest is"),
     ],

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from remesh.data.building.build_record import RECORD
+from remesh.data.building.prepare import BLOCK_BYTES, build
 from remesh.data.data_error import DataError
-from remesh.data.manifest import Manifest
-from remesh.data.prepare import BLOCK_BYTES, build
+from remesh.data.manifest import ROW_HASHES, Manifest
 
 SEQ_LEN = 63
 LINE = b"to be or not to be, that is the question.......\n"
@@ -26,7 +27,7 @@ def source(tmp_path):
 def killed(source, out, after_bytes):
     """A build that is killed once it has read so much."""
     script = (
-        "import os, sys; from pathlib import Path; from remesh.data.prepare import build\n"
+        "import os, sys; from pathlib import Path; from remesh.data.building.prepare import build\n"
         "def end(done, total):\n"
         "    if done >= int(sys.argv[3]): os.kill(os.getpid(), 9)\n"
         "build(sys.argv[1], Path(sys.argv[2]), 63, on_progress=end)"
@@ -68,7 +69,7 @@ def test_what_a_killed_build_left_goes_with_the_next_one(source, tmp_path):
         assert "manifest.json" not in killed(source, out, after_bytes)
         assert build(source, out, SEQ_LEN) == whole
         names = [shard.file for shard in whole.shards]
-        assert sorted(file.name for file in out.iterdir()) == ["manifest.json", *names]
+        assert sorted(file.name for file in out.iterdir()) == ["manifest.json", ROW_HASHES, *names]
         shutil.rmtree(out)
 
 
@@ -76,7 +77,7 @@ def test_a_record_that_names_what_no_build_makes_is_not_followed(source, tmp_pat
     """issue 9, Delivered 3: only names of a build's own files, and only in its folder."""
     out = tmp_path / "out"
     killed(source, out, 0)
-    (record,) = (file for file in out.iterdir() if not file.name.startswith("shard-"))
+    record = out / RECORD
     (tmp_path / "precious").write_text("mine")
     (out / "notes.txt").write_text("mine")
     with record.open("a") as file:

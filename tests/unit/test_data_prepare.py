@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from remesh.data.build_record import RECORD
+from remesh.data.building.build_record import RECORD
+from remesh.data.building.prepare import BLOCK_BYTES, build
+from remesh.data.building.sources import find_source
 from remesh.data.data_error import DataError
-from remesh.data.manifest import MANIFEST, Manifest
-from remesh.data.prepare import BLOCK_BYTES, build
-from remesh.data.sources import find_source
+from remesh.data.manifest import MANIFEST, ROW_HASHES, Manifest
 
 SEQ_LEN = 63
+WHOLE = [MANIFEST, ROW_HASHES, "shard-00000.arrow"]
 
 
 @pytest.fixture
@@ -155,6 +156,13 @@ def test_building_again_mends_a_damaged_dataset(folder, tmp_path):
         shard.write_bytes(damaged) if damaged is not None else shard.unlink()
         assert build(str(folder), out, SEQ_LEN) == manifest
         assert shard.read_bytes() == whole
+    hashes = (out / ROW_HASHES).read_bytes()
+    for damaged in (bytes([hashes[0] ^ 1]) + hashes[1:], hashes[:-1], hashes + b"0", None):
+        (out / ROW_HASHES).unlink()
+        if damaged is not None:
+            (out / ROW_HASHES).write_bytes(damaged)
+        assert build(str(folder), out, SEQ_LEN) == manifest
+        assert (out / ROW_HASHES).read_bytes() == hashes
 
 
 def test_two_builds_at_once_make_one_dataset(folder, tmp_path):
@@ -177,20 +185,21 @@ def test_a_build_that_stops_anywhere_leaves_no_dataset_and_the_next_is_whole(fol
             build(str(folder), out, SEQ_LEN, on_progress=stop)
         assert not (out / MANIFEST).exists()
     assert build(str(folder), out, SEQ_LEN) == whole
-    assert sorted(f.name for f in out.iterdir()) == ["manifest.json", "shard-00000.arrow"]
+    assert sorted(f.name for f in out.iterdir()) == WHOLE
 
 
 def test_a_killed_build_leaves_no_dataset(folder, tmp_path):
     out = tmp_path / "out"
     script = (
-        "import os, sys; from pathlib import Path; from remesh.data.prepare import build\n"
+        "import os, sys; from pathlib import Path; from remesh.data.building.prepare import build\n"
         "build(sys.argv[1], Path(sys.argv[2]), 63, on_progress=lambda *_: os.kill(os.getpid(), 9))"
     )
     command = [sys.executable, "-c", script, str(folder), str(out)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert sorted(f.name for f in out.iterdir()) == [RECORD, "shard-00000.arrow.partial"]
+    unfinished = [f"{ROW_HASHES}.partial", "shard-00000.arrow.partial"]
+    assert sorted(f.name for f in out.iterdir()) == [RECORD, *unfinished]
     build(str(folder), out, SEQ_LEN)
-    assert sorted(f.name for f in out.iterdir()) == ["manifest.json", "shard-00000.arrow"]
+    assert sorted(f.name for f in out.iterdir()) == WHOLE
 
 
 def test_a_full_disk_is_one_clear_line(folder, tmp_path):

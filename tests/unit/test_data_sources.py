@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from remesh.cli.main import main
+from remesh.data.building.documents import Reading
+from remesh.data.building.prepare import build
 from remesh.data.data_error import DataError
-from remesh.data.documents import Reading
 from remesh.data.manifest import Manifest
-from remesh.data.prepare import build
 
 TEXT = "to be or not to be, that is the question\n" * 40
 

@@ -1,5 +1,6 @@
 import os
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,13 +9,14 @@ import pytest
 from manifests import dataset_manifest
 
 from remesh.data.blocks import ShardReader, ShardWriter
+from remesh.data.building.prepare import build
 from remesh.data.data_error import DataError
-from remesh.data.digest import StepDigest, expected_digest
-from remesh.data.manifest import Manifest
+from remesh.data.digest import StepDigest
+from remesh.data.manifest import ROW_HASHES, Manifest
 from remesh.data.order import rows_of
-from remesh.data.prepare import build
+from remesh.data.row_hashes import HASH_BYTES, RowHashes, expected_digests
 from remesh.data.skips import Skips, parse_skips
-from remesh.data.stream import Stream
+from remesh.data.stream import Stream, shard_reader
 
 SEQ_LEN = 511
 BATCH = 24
@@ -40,12 +42,13 @@ def copied(made, tmp_path):
 def many_shards(tmp_path):
     """A dataset of 300 shards with one row each, which is full of its shard's number."""
     shards = []
-    for number in range(300):
-        name = f"{number}.arrow"
-        with (tmp_path / name).open("wb") as file:
-            writer = ShardWriter(file, SEQ_LEN + 1, vocab_size=300)
-            writer.write(np.full((1, SEQ_LEN + 1), number, np.uint16))
-            shards.append(writer.finish(name))
+    with (tmp_path / ROW_HASHES).open("wb") as hashes:
+        for number in range(300):
+            name = f"{number}.arrow"
+            with (tmp_path / name).open("wb") as file:
+                writer = ShardWriter(file, hashes, SEQ_LEN + 1, vocab_size=300)
+                writer.write(np.full((1, SEQ_LEN + 1), number, np.uint16))
+                shards.append(writer.finish(name))
     manifest = dataset_manifest(row_tokens=SEQ_LEN + 1, vocab_size=300, num_rows=300, shards=shards)
     (tmp_path / "manifest.json").write_text(manifest.to_json())
     return tmp_path
@@ -79,11 +82,11 @@ def expected_rows(rows, step, *, seed=7, global_batch=BATCH):
 def test_a_step_holds_the_rows_that_the_order_names(made, open_stream):
     folder, rows = made
     stream = open_stream(folder)
+    digests = expected_digests(folder, global_batch=BATCH, seed=7)
     for step in (1, 2, 170, 171, 768, 769, 10**9):  # windows and the epoch end in between
         out, digest = filled(stream, step)
         assert (out == expected_rows(rows, step)).all()
-        job = {"global_batch": BATCH, "num_rows": len(rows), "seed": 7, "skips": Skips()}
-        assert digest == expected_digest(step, **job)
+        assert digest == digests.of(step, Skips())
 
 
 def test_replicas_in_any_number_share_the_same_global_batch(made, open_stream):
@@ -166,13 +169,14 @@ def flip(path, at):
         file.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.parametrize("share", [0, 0.0001, 0.5, 1])
+@pytest.mark.parametrize("share", [0, 0.5, 1])
 def test_one_flipped_bit_names_the_file_and_the_block(copied, share, open_stream):
+    """speed 5: it is found when its row is read, and a row beside it is read as it was."""
     manifest = Manifest.load(copied)
-    block = manifest.shards[0].blocks[5]
-    flip(copied / "shard-00000.arrow", block.offset + int(share * (block.size_bytes - 1)))
+    block, row_bytes = manifest.shards[0].blocks[5], 2 * (SEQ_LEN + 1)
+    flip(copied / "shard-00000.arrow", block.tokens_at + int(share * (block.rows * row_bytes - 1)))
     with pytest.raises(DataError) as error:
-        filled(open_stream(copied, global_batch=1024), 1, 0, 1024)
+        filled(open_stream(copied, global_batch=18 * 1024), 1, 0, 18 * 1024)
     end = block.offset + block.size_bytes
     where = f"block 5 of {copied / 'shard-00000.arrow'} (bytes {block.offset} to {end}) is corrupt"
     assert str(error.value).startswith(f"{where}: its xxh3 is ")
@@ -186,9 +190,11 @@ def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream
     path, blocks = copied / "shard-00001.arrow", manifest.shards[1].blocks
     refused = 0
     places = [0, 7, blocks[0].offset - 1, blocks[-1].offset + blocks[-1].size_bytes, -1]
-    size = path.stat().st_size
-    random = np.random.default_rng(2).integers(0, size, 4).tolist()
-    for at in (place % size for place in places + random):
+    size, per_row = path.stat().st_size, 2 * (SEQ_LEN + 1)
+    read = rows_of(0, 2048, num_rows=manifest.num_rows, seed=7)
+    inside = [row - 16 * 1024 for row in read.tolist() if row >= 16 * 1024][:4]
+    inside = [blocks[row // 1024].tokens_at + row % 1024 * per_row + 5 for row in inside]
+    for at in (place % size for place in places + inside):
         flip(path, at)
         try:
             out = filled(open_stream(copied, global_batch=2048), 1, 0, 2048)[0]
@@ -197,6 +203,53 @@ def test_flipped_bits_anywhere_are_refused_or_change_nothing(copied, open_stream
             refused += 1
         flip(path, at)
     assert refused == 4
+
+
+def test_a_damaged_file_of_hashes_is_named(copied, open_stream):
+    """speed 5: what rows are proven by is proven itself, by the manifest."""
+    path = copied / ROW_HASHES
+    flip(path, 3 * 1024 * HASH_BYTES + 10)
+    stream = open_stream(copied, global_batch=18 * 1024)
+    stream.check()
+    with pytest.raises(DataError, match=rf"{path} is corrupt \(bytes 24576 to 32768, .*again with"):
+        filled(stream, 1, 0, 18 * 1024)
+    os.truncate(path, 5)
+    with pytest.raises(DataError, match=rf"{path} has 5 bytes, {18 * 8192} are expected; build"):
+        stream.check()
+    path.unlink()
+    with pytest.raises(DataError, match=f"cannot read {path}: No such file or directory; build"):
+        stream.check()
+
+
+def read_bytes():
+    """All that this process has read so far, from files and elsewhere."""
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
+def test_a_cold_start_reads_little_more_than_its_rows(tmp_path, open_stream):
+    """speed 5: not a whole block for each row; with rows of 4 KB at most twice their bytes."""
+    text = np.random.default_rng(3).integers(1, 128, 16 << 19, np.uint8)
+    (tmp_path / "text.txt").write_bytes(text.tobytes())
+    manifest = build(str(tmp_path / "text.txt"), tmp_path / "data", 2047)
+    stream = open_stream(tmp_path / "data")
+    stream.check()
+    out = np.zeros((BATCH, manifest.row_tokens), np.uint16)
+    idle, start = -read_bytes(), read_bytes()
+    idle += start
+    stream.fill(1, 0, out)
+    assert out.nbytes <= read_bytes() - start - idle <= 2 * out.nbytes
+
+
+def test_hashes_are_kept_for_a_few_blocks_and_right_for_all(made):
+    """speed 5: memory does not grow with the dataset."""
+    folder, rows = made
+    order = np.random.default_rng(4).permutation(len(rows))
+    few = RowHashes(folder, Manifest.load(folder), max_kept_bytes=3 * 1024 * HASH_BYTES)
+    parts = [few.of_rows(order[at : at + 7]) for at in range(0, len(order), 7)]
+    whole = np.frombuffer((folder / ROW_HASHES).read_bytes(), np.uint64)
+    assert (np.concatenate(parts) == whole[order]).all()
+    assert few.num_kept == 3
 
 
 def test_a_short_shard_names_both_sizes(copied, open_stream):
@@ -234,22 +287,35 @@ def test_a_whole_dataset_passes_the_check(made, open_stream):
     stream.check()
 
 
+def expected_row_of_block(number):
+    """The first row of a block, counted in it, that is among those of a batch of 1024."""
+    rows = rows_of(0, 1024, num_rows=18 * 1024, seed=7)
+    return int(rows[rows // 1024 == number][0]) % 1024
+
+
 def test_data_changed_under_a_running_stream_is_noticed(copied, open_stream):
     stream = open_stream(copied, global_batch=1024)
     filled(stream, 1, 0, 1024)
     block = Manifest.load(copied).shards[1].blocks[0]
-    flip(copied / "shard-00001.arrow", block.offset + 5000)
+    first = expected_row_of_block(16)
+    flip(copied / "shard-00001.arrow", block.tokens_at + first * 2 * (SEQ_LEN + 1) + 5)
     with pytest.raises(DataError, match=r"block 0 of .*shard-00001.arrow .* is corrupt: its xxh3"):
         filled(stream, 1, 0, 1024)
+
+
+def test_a_shard_cut_short_under_a_running_stream_is_noticed(copied, open_stream):
+    """Even where the rows stand in the buffer already, from the step before."""
+    stream = open_stream(copied, global_batch=1024)
+    out, _ = filled(stream, 1, 0, 1024)
     os.truncate(copied / "shard-00001.arrow", 4000)
     with pytest.raises(DataError, match=r"shard-00001.arrow has 4000 bytes"):
-        filled(stream, 1, 0, 1024)
+        stream.fill(1, 0, out)
 
 
 def test_a_touched_but_equal_shard_is_fine(copied, open_stream):
     stream = open_stream(copied)
     before = filled(stream, 1)[0]
-    for path in copied.glob("*.arrow"):
+    for path in copied.iterdir():
         path.touch()
     assert (filled(stream, 1)[0] == before).all()
 
@@ -274,6 +340,38 @@ def test_a_block_whose_hash_is_right_but_is_no_arrow_is_refused(copied):
     reader.open()
     with pytest.raises(DataError, match=r"block 0 of .* is corrupt: it is no block of rows"):
         reader.verify(0)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"tokens_at": 1000}, "its tokens begin at [0-9]+, the manifest says 1000"),
+        ({"row_hashes": "0" * 16}, "its rows' hashes have the xxh3 [0-9a-f]+, the manifest says 0"),
+    ],
+)
+def test_a_manifest_that_says_something_else_of_the_rows_is_told(copied, other, says):
+    shard = Manifest.load(copied).shards[0]
+    (first, *rest) = shard.blocks
+    reader = ShardReader(
+        path=copied / "shard-00000.arrow",
+        shard=replace(shard, blocks=(replace(first, **other), *rest)),
+        row_tokens=SEQ_LEN + 1,
+        vocab_size=256,
+        cure="build it again",
+    )
+    reader.open()
+    with pytest.raises(DataError, match=f"block 0 of .* is corrupt: {says}"):
+        reader.verify(0)
+    reader.close()
+
+
+def test_a_row_that_was_read_wrong_from_a_whole_block_is_told_as_that(copied):
+    """speed 5: a disk or memory that lies now and then trains nothing in silence."""
+    reader = shard_reader(copied, Manifest.load(copied), 0)
+    reader.open()
+    with pytest.raises(DataError, match=r"row 7 was read with the xxh3 abc.* a moment later"):
+        reader.refuse_row(3, 7, 0xABC)
     reader.close()
 
 

@@ -12,9 +12,9 @@ from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import set_aside
 from remesh.actors.storage.file_storage import ABANDONED_S, TEMPORARY, LocalStorage
 from remesh.cli.main import main
+from remesh.data.building.prepare import build
 from remesh.data.data_error import DataError
 from remesh.data.manifest import MANIFEST, Manifest
-from remesh.data.prepare import build
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.user_errors import UserError
 

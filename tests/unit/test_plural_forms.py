@@ -21,7 +21,7 @@ ALWAYS_MANY = {
     ("data/manifest.py", "rows"),  # 0 rows are more usual there
     ("data/blocks.py", "rows"),
     ("data/blocks.py", "tokens"),
-    ("data/documents.py", "leaves"),  # a verb, as in the two below
+    ("data/building/documents.py", "leaves"),  # a verb, as in the two below
     ("orchestrator/job/faults_on_order.py", "leaves"),
     ("orchestrator/job/tables.py", "leaves"),
     ("api/cli/screen/said.py", "tokens"),  # a rate
@@ -29,7 +29,7 @@ ALWAYS_MANY = {
     ("orchestrator/sim/checks/invariants.py", "nodes"),  # of a fault in a simulation
     ("orchestrator/sim/checks/invariants.py", "steps"),
     ("orchestrator/sim/simulation.py", "lines"),
-    ("data/prepare.py", "tokens"),
+    ("data/building/prepare.py", "tokens"),
     ("orchestrator/plan/placement.py", "devices"),  # `of`: always more than there are
     ("orchestrator/plan/ladder.py", "replicas"),
     ("orchestrator/plan/ladder.py", "workers"),

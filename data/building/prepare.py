@@ -12,20 +12,23 @@ names. One build a folder at a time holds its lock.
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import xxhash
 
 from remesh.data.blocks import TOKEN_BYTES, ShardWriter, Tokens
-from remesh.data.build_record import BuildRecord, shard_name
+from remesh.data.building.build_record import BuildRecord, shard_name
+from remesh.data.building.documents import READ_PLAINLY, Documents, Reading, TellLine
+from remesh.data.building.sources import Source, find_source
 from remesh.data.data_error import DataError
-from remesh.data.documents import READ_PLAINLY, Documents, Reading, TellLine
 from remesh.data.durable import durable_file
-from remesh.data.manifest import MANIFEST, Manifest, Shard
-from remesh.data.sources import Source, find_source
+from remesh.data.manifest import MANIFEST, ROW_HASHES, Manifest, Shard
+from remesh.data.row_hashes import RowHashes
 from remesh.data.stream import shard_reader
 
 BLOCK_BYTES = 1 << 20
@@ -71,7 +74,7 @@ def build(
             if _is_whole(present, out_dir):
                 record.close()
                 return present
-            record.adopt([MANIFEST, *(shard.file for shard in present.shards)])
+            record.adopt([MANIFEST, ROW_HASHES, *(shard.file for shard in present.shards)])
         record.undo()
         manifest = _recorded(text, out_dir, seq_len, record)
     for line in text.documents.told():
@@ -135,7 +138,10 @@ class _Text:
 
 def _write(text: _Text, out_dir: Path, seq_len: int, record: BuildRecord) -> Manifest:
     record.add(MANIFEST)
-    shards = tuple(_write_shards(text.blocks(seq_len + 1), out_dir, seq_len + 1, record))
+    record.add(ROW_HASHES)
+    with durable_file(out_dir / ROW_HASHES) as hashes:
+        writing = _Writing(out_dir=out_dir, row_tokens=seq_len + 1, record=record, hashes=hashes)
+        shards = tuple(writing.shards(text.blocks(seq_len + 1)))
     if not shards:
         raise DataError(
             f"{text.source.name} is too short: its text has {text.read_bytes} tokens,"
@@ -156,18 +162,25 @@ def _write(text: _Text, out_dir: Path, seq_len: int, record: BuildRecord) -> Man
     return manifest
 
 
-def _write_shards(
-    blocks: Iterator[Tokens], out_dir: Path, row_tokens: int, record: BuildRecord
-) -> Iterator[Shard]:
-    for number, first in enumerate(blocks):
-        name = shard_name(number)
-        record.add(name)
-        with durable_file(out_dir / name) as file:
-            writer = ShardWriter(file, row_tokens, VOCAB_SIZE)
-            for rows in chain([first], islice(blocks, BLOCKS_PER_SHARD - 1)):
-                writer.write(rows)
-            shard = writer.finish(name)
-        yield shard
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """Where the shards of a build go, and the hashes of their rows."""
+
+    out_dir: Path
+    row_tokens: int
+    record: BuildRecord
+    hashes: BinaryIO
+
+    def shards(self, blocks: Iterator[Tokens]) -> Iterator[Shard]:
+        for number, first in enumerate(blocks):
+            name = shard_name(number)
+            self.record.add(name)
+            with durable_file(self.out_dir / name) as file:
+                writer = ShardWriter(file, self.hashes, self.row_tokens, VOCAB_SIZE)
+                for rows in chain([first], islice(blocks, BLOCKS_PER_SHARD - 1)):
+                    writer.write(rows)
+                shard = writer.finish(name)
+            yield shard
 
 
 def _rows(text: bytearray, row_tokens: int) -> Tokens:
@@ -198,16 +211,15 @@ def _source_digest(source: Source, reading: Reading) -> str:
 
 
 def _is_whole(manifest: Manifest, out_dir: Path) -> bool:
-    for number, shard in enumerate(manifest.shards):
-        reader = shard_reader(out_dir, manifest, number)
-        try:
-            reader.open()
-            for block in range(len(shard.blocks)):
-                reader.verify(block)
-        except DataError:
-            return False
-        finally:
-            reader.close()
+    try:
+        RowHashes(out_dir, manifest).verify()
+        for number, shard in enumerate(manifest.shards):
+            with closing(shard_reader(out_dir, manifest, number)) as reader:
+                reader.open()
+                for block in range(len(shard.blocks)):
+                    reader.verify(block)
+    except DataError:
+        return False
     return True
 
 

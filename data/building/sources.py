@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from remesh.data.building.file_forms import SUFFIXES, checked_endings, cure_of, ending_of, is_read
 from remesh.data.data_error import DataError
-from remesh.data.file_forms import SUFFIXES, checked_endings, cure_of, ending_of, is_read
 
 STDLIB = "python-stdlib"
 

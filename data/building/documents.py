@@ -10,8 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from remesh.data.data_error import DataError
-from remesh.data.file_forms import (
+from remesh.data.building.file_forms import (
     HEAD_BYTES,
     JSON_LINES,
     TextCheck,
@@ -19,6 +18,7 @@ from remesh.data.file_forms import (
     ending_of,
     unpacked,
 )
+from remesh.data.data_error import DataError
 
 SEPARATOR = b"\0"
 

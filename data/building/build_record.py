@@ -13,13 +13,15 @@ from pathlib import Path
 
 from remesh.data.data_error import DataError
 from remesh.data.durable import DISK, TEMPORARY
-from remesh.data.manifest import MANIFEST
+from remesh.data.manifest import MANIFEST, ROW_HASHES
 from remesh.data.regular_file import read_bounded
 
 RECORD = ".remesh-build"
 
 _HEADER = "remesh build 1"
-_MADE = re.compile(rf"shard-\d{{5,}}\.arrow|{re.escape(MANIFEST)}", re.ASCII)
+_MADE = re.compile(
+    rf"shard-\d{{5,}}\.arrow|{re.escape(MANIFEST)}|{re.escape(ROW_HASHES)}", re.ASCII
+)
 _MAX_BYTES = 1 << 28
 
 

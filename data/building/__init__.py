@@ -1,0 +1,1 @@
+"""Builds of datasets: text in, shards of rows and a manifest out."""
