@@ -6,8 +6,11 @@ A pipe in the place of a file would be waited for, and a device such as /dev/zer
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
+
+_MAX_VIEWS = os.sysconf("SC_IOV_MAX")  # that one call of the system fills
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -26,6 +29,22 @@ def open_descriptor(path: Path) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def fill_from(descriptor: int, offset: int, into: Sequence[memoryview]) -> int:
+    """Fills these, one after the other, with what the file has from `offset` on; how much that was.
+
+    Nothing is copied twice. Raises: OSError.
+    """
+    left = [view for view in into if len(view)]
+    filled = 0
+    while left and (count := os.preadv(descriptor, left[:_MAX_VIEWS], offset + filled)):
+        filled += count
+        while left and count >= len(left[0]):
+            count -= len(left.pop(0))
+        if left:
+            left[0] = left[0][count:]
+    return filled
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:

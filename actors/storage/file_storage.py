@@ -7,11 +7,11 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from remesh.data.durable import DISK, Disk, appearing
-from remesh.data.regular_file import open_regular, read_bounded
+from remesh.data.regular_file import fill_from, open_descriptor, open_regular, read_bounded
 from remesh.parallel.state.storage import Blob
 
 TEMPORARY = ".tmp-"
@@ -43,6 +43,13 @@ class LocalStorage:
         with open_regular(self.root / path) as file:
             file.seek(offset)
             return file.read(length)
+
+    def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
+        descriptor = open_descriptor(self.root / path)
+        try:
+            return fill_from(descriptor, offset, into)
+        finally:
+            os.close(descriptor)
 
     def put(self, path: str, data: Blob, *, mode: int = ALL_MAY_READ) -> None:
         """Write under a temporary name, then rename: readers see the old bytes or the new."""

@@ -3,7 +3,7 @@
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remesh.parallel.state.storage import Blob, Storage
 
@@ -30,6 +30,9 @@ class StruckStorage:
 
     def get_range(self, path: str, offset: int, length: int) -> bytes:
         return self._storage.get_range(path, offset, length)
+
+    def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
+        return self._storage.read_into(path, offset, into)
 
     def put(self, path: str, data: Blob) -> None:
         self._check(path)

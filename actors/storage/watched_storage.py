@@ -1,6 +1,6 @@
 """Storage that tells how much has been read of it: progress for whatever reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 from remesh.parallel.state.storage import Blob, Storage
@@ -24,6 +24,9 @@ class WatchedStorage:
     def get_range(self, path: str, offset: int, length: int) -> bytes:
         return self._count(self._storage.get_range(path, offset, length))
 
+    def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
+        return self._add(self._storage.read_into(path, offset, into))
+
     def put(self, path: str, data: Blob) -> None:
         self._storage.put(path, data)
 
@@ -37,9 +40,13 @@ class WatchedStorage:
         self._storage.delete(path)
 
     def _count(self, data: bytes) -> bytes:
+        self._add(len(data))
+        return data
+
+    def _add(self, num_bytes: int) -> int:
         with self._lock:
             before = self._read_bytes // self._every_bytes
-            self._read_bytes += len(data)
+            self._read_bytes += num_bytes
             if self._read_bytes // self._every_bytes > before:
                 self._tell(self._read_bytes)
-        return data
+        return num_bytes

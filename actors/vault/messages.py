@@ -58,11 +58,14 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderFollows:
-    """Behind it come the first bytes of a slot; `digest` proves them."""
+    """Behind it come the first bytes of a slot; `digest` proves them. `path` is its file's, which
+    is there for whoever is on the same node.
+    """
 
     digest: str
     size_bytes: int
     header_bytes: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

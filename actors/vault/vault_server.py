@@ -130,6 +130,7 @@ class VaultServer:
                 digest=found.proof.digest,
                 size_bytes=found.memory.size_bytes,
                 header_bytes=found.proof.start_bytes,
+                path=str(found.memory.path),
             )
             line.send(told, found.memory.shard[: found.proof.start_bytes])
 

@@ -10,6 +10,7 @@ import hmac
 import json
 import socket
 import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from remesh.parallel.doors.addresses import parted
 from remesh.parallel.doors.keyed_hello import SEAL_BYTES, Session, greet
 from remesh.parallel.state.bounded_json import parse
 
-WIRE_FORMAT = 2
+WIRE_FORMAT = 3
 TOKEN_BYTES = 32
 HELLO = struct.Struct("!I")  # the version of the format
 MAX_COUNT = 2**53
@@ -117,12 +118,15 @@ class Line:
             raise EOFError
         return self.receive(self._limit_s)
 
-    def receive_into(self, view: memoryview) -> None:
-        """What the other side has sent by one `send_bytes`; do not use it if this raises."""
-        for start in range(0, len(view), _PIECE_BYTES):
-            piece = view[start : start + _PIECE_BYTES]
-            self._fill(piece)
-            self._prove(piece)
+    def receive_into(self, *views: memoryview) -> None:
+        """What the other side has sent by one `send_bytes`, in these one after the other.
+
+        Do not use it if this raises.
+        """
+        for piece in _sealed_pieces(views):
+            for part in piece:
+                self._fill(part)
+            self._prove(*piece)
 
     def receive_bytes(self, size_bytes: int) -> bytearray:
         data = bytearray(size_bytes)
@@ -181,6 +185,21 @@ class Line:
             if not count:
                 raise VaultError("the connection ended in the middle")
             view = view[count:]
+
+
+def _sealed_pieces(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
+    """What is proven by one keyed hash each: as `send_bytes` cuts them, wherever views end."""
+    piece, room = [], _PIECE_BYTES
+    for view in views:
+        at = 0
+        while at < len(view):
+            piece.append(view[at : at + room])
+            at, room = at + len(piece[-1]), room - len(piece[-1])
+            if not room:
+                yield piece
+                piece, room = [], _PIECE_BYTES
+    if piece:
+        yield piece
 
 
 def _check_counts(values: Any) -> None:

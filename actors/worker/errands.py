@@ -3,7 +3,7 @@
 A call that nobody waits for any more goes on by itself: what it works on must be its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -66,6 +66,9 @@ class FencedStorage:
 
     def get_range(self, path: str, offset: int, length: int) -> bytes:
         return self._storage.get_range(path, offset, length)
+
+    def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
+        return self._storage.read_into(path, offset, into)
 
     def put(self, path: str, data: Blob) -> None:
         self._storage.put(path, data)

@@ -33,7 +33,7 @@ from remesh.parallel.holding.written_part import held_part, own_part
 from remesh.parallel.plan.errors import Cancelled, CheckpointError, GroupError, SlotError
 from remesh.parallel.plan.schedules.operations import Operation
 from remesh.parallel.plan.step_result import RankPhase
-from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.reading import read_into
 from remesh.parallel.state.root_manifest import parse_name
 from remesh.parallel.step.work import SampleSums, TokenBuffer, Work
 
@@ -194,7 +194,7 @@ class Hands:
         return None
 
     def _read(self, holding: Holding | None, name: str) -> heard.StateMissing | None:
-        """All of it is read apart from what is held, which is there again if it comes to nothing.
+        """Into memory of nobody else: what is held is there again if it comes to nothing.
 
         Raises: Cancelled.
         """
@@ -202,10 +202,10 @@ class Hands:
         ref = parse_name(name)
         assert ref, name
         storage = FencedStorage(self._parts.storage, self._fence, generation)
-        wanted = [fragment for fragment, _ in engine.fragments()]
+        state = engine.landing()
         try:
-            found = Errands("reading", self._fence).run_last(
-                generation, partial(read_fragments, storage, ref, wanted)
+            Errands("reading", self._fence).run_last(
+                generation, partial(read_into, storage, ref, dict(state.fragments()))
             )
         except Cancelled:
             engine.put_back(holding)
@@ -213,7 +213,7 @@ class Hands:
         except (CheckpointError, OSError) as error:
             engine.put_back(holding)
             return self._missing(name, error)
-        engine.load(found, ref.step)
+        engine.adopt(state, ref.step)
         return None
 
     def _missing(self, name: str, error: Exception) -> heard.StateMissing:

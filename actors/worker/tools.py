@@ -1,10 +1,8 @@
 """What a trainer works with, as far as it uses it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from torch import Tensor
 
 from remesh.actors.node.stamps import Field
 from remesh.actors.orders import FormOrder, VaultOrder
@@ -21,7 +19,6 @@ from remesh.parallel.holding.slot_source import SlotSource
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.step_result import StepResult
-from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.storage import Storage
 from remesh.parallel.step.work import TokenBuffer, Work
 
@@ -44,8 +41,8 @@ class Computes(Protocol):
     def share(
         self, holding: Holding | None, at_step: int, slots: Sequence[SlotSource] = ()
     ) -> None: ...
-    def fragments(self) -> list[tuple[Fragment, Tensor]]: ...
-    def load(self, found: Mapping[Fragment, Tensor], at_step: int) -> None: ...
+    def landing(self) -> ShardState: ...
+    def adopt(self, state: ShardState, at_step: int) -> None: ...
     def step(self, step: int, work: Work) -> StepResult: ...
 
 

@@ -15,6 +15,7 @@ from remesh.parallel.holding.own_buckets import (
     own_buckets,
     parted_parameters,
 )
+from remesh.parallel.holding.owned import owned_fragments
 from remesh.parallel.model.initial import initial_value
 from remesh.parallel.optim.optimizer import MasterShard
 from remesh.parallel.optim.slots import SlotSpec
@@ -25,7 +26,6 @@ from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.plan.shares import tensor_shares
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment, whole
-from remesh.parallel.state.owned import owned_fragments
 from remesh.parallel.sums.partial import PartialSpan, partial_spans
 
 COUNT = "num_updates"

@@ -1,6 +1,6 @@
 """Snapshots as a source of state: what a rank needs to know of a slot, wherever it lies."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,6 @@ from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader
 from remesh.parallel.state.reading import read_boxes
 from remesh.parallel.state.reshard import Move
-from remesh.parallel.state.storage import Blob
 
 
 class SlotReader(Protocol):
@@ -23,8 +22,13 @@ class SlotReader(Protocol):
         """Proven. Raises: OSError, CheckpointError."""
         ...
 
-    def get_range(self, start: int, length: int) -> Blob:
-        """Raises: OSError."""
+    def read_into(self, start: int, into: Sequence[memoryview]) -> int:
+        """Fills these, one after the other, with the bytes from `start` on. Raises: OSError."""
+        ...
+
+    @property
+    def num_readers(self) -> int:
+        """How many may read at once, after `header`."""
         ...
 
 
@@ -41,13 +45,17 @@ class SlotSource:
 
 
 def read_slot(slot: SlotSource, own: Mapping[Fragment, Tensor]) -> None:
-    """Fills these fragments, which are all of the slot. Raises: SlotError if it cannot be read."""
+    """Fills these fragments, which are all of the slot.
+
+    Raises: SlotError if it cannot be read; what stands in them then is nothing.
+    """
     wanted = [
         Move(source=slot.name, destination=0, box=fragment, held=fragment, want=fragment)
         for fragment in own
     ]
     try:
         with slot.open() as reader:
-            read_boxes(reader.header(), wanted, reader.get_range, own)
+            header = reader.header()
+            read_boxes(header, wanted, reader.read_into, own, reader.num_readers)
     except (OSError, CheckpointError) as error:
         raise SlotError(slot.name, str(error)) from None

@@ -66,17 +66,26 @@ class ShardPart:
     def end(self) -> int:
         return self.start + self.size_bytes
 
-    def has_chunks(self, offset: int, data: memoryview) -> bool:
-        """Whether `data` are the chunks from `offset` of the fragment on."""
-        found, first = self.chunk_digests(data), offset // self.chunk_bytes * _DIGEST_BYTES
+    def has_chunks(self, offset: int, *pieces: memoryview) -> bool:
+        """Whether these, one behind the other, are the chunks from `offset` of the fragment on."""
+        found, first = self.chunk_digests(*pieces), offset // self.chunk_bytes * _DIGEST_BYTES
         return self.digests[first : first + len(found)] == found
 
-    def chunk_digests(self, data: memoryview) -> bytes:
-        """Of all chunks that `data` consists of, one behind the other."""
-        return b"".join(
-            xxhash.xxh3_64_digest(data[at : at + self.chunk_bytes])
-            for at in range(0, len(data), self.chunk_bytes)
-        )
+    def chunk_digests(self, *pieces: memoryview) -> bytes:
+        """Of all chunks that the pieces, one behind the other, consist of."""
+        digests, chunk, left = [], xxhash.xxh3_64(), self.chunk_bytes
+        for piece in pieces:
+            at = 0
+            while at < len(piece):
+                taken = piece[at : at + left]
+                chunk.update(taken)
+                at, left = at + len(taken), left - len(taken)
+                if not left:
+                    digests.append(chunk.digest())
+                    chunk, left = xxhash.xxh3_64(), self.chunk_bytes
+        if left < self.chunk_bytes:
+            digests.append(chunk.digest())
+        return b"".join(digests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What a checkpoint needs of the place that keeps it; the layers above bring disks and buckets."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 Blob = bytes | bytearray | memoryview
@@ -17,6 +18,12 @@ class Storage(Protocol):
 
     def get_range(self, path: str, offset: int, length: int) -> bytes:
         """At most `length` bytes, fewer where the blob ends earlier."""
+        ...
+
+    def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
+        """Fills these, one after the other, from `offset` on. The bytes that came, fewer than asked
+        for where the blob ends earlier.
+        """
         ...
 
     def put(self, path: str, data: Blob) -> None:

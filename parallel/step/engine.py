@@ -101,6 +101,22 @@ class Engine:
         """All that this rank owns of the state, as views: copy them before the next step."""
         return self.shard_state.fragments()
 
+    def landing(self) -> ShardState:
+        """Memory for what this rank holds in this mesh, to be filled and then adopted.
+
+        What is held now stays as it is.
+        """
+        if self.at_step is None:
+            return self.shard_state
+        return ShardState(self.spec, self.shard_state.held, self._device)
+
+    def adopt(self, state: ShardState, at_step: int) -> None:
+        """Takes over what `landing` gave, which is the state at this step now."""
+        if state is not self._state:
+            self._state = state
+            self._assemble(self.assembly.mesh)
+        self.loaded(at_step)
+
     def load(self, found: Mapping[Fragment, Tensor], at_step: int) -> None:
         """Takes over a state of exactly the fragments that this rank owns."""
         self.at_step = None
@@ -115,8 +131,11 @@ class Engine:
         return Holding(state=self._state, at_step=self.at_step)
 
     def put_back(self, holding: Holding | None) -> None:
-        """Holds this state again, whatever has been formed since; None for no state."""
-        self._assembly = None
+        """Holds this state again, whatever has been formed since; None for no state.
+
+        The memory of any other is given up: who was left behind may still write to it.
+        """
+        self._assembly = self._state = None
         self.at_step = None
         if holding is not None:
             self._state, self.at_step = holding.state, holding.at_step

@@ -1,6 +1,7 @@
 """A crash at every operation of a save: at every moment one complete checkpoint exists."""
 
 import pytest
+from by_ranges import ByRanges
 from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.parallel.state.checkpoint import commit, committed, prune
@@ -12,7 +13,7 @@ class Crash(Exception):  # noqa: N818 - it stands for the end of a process
     pass
 
 
-class MemoryStorage:
+class MemoryStorage(ByRanges):
     """Keeps blobs in a dict. Before or after its operation number `crash_at` it raises."""
 
     def __init__(self):

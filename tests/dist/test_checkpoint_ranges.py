@@ -4,8 +4,10 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
+from by_ranges import ByRanges
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
 
@@ -13,8 +15,9 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole
+from remesh.parallel.state.landing import RUN_BYTES
 from remesh.parallel.state.panels import panels
-from remesh.parallel.state.reading import read, read_fragments
+from remesh.parallel.state.reading import read, read_fragments, read_into, verify
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard
 
@@ -23,7 +26,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8
 
 
 @dataclass
-class Counted:
+class Counted(ByRanges):
     """A storage that counts what is read of it."""
 
     storage: LocalStorage
@@ -261,3 +264,52 @@ def test_memory_of_an_earlier_shard_is_used_again(storage):
     file = write_shard(storage, f"{later.name}/rank-0-of-1.safetensors", again)
     assert read(storage, commit(storage, manifest_of(later, [file])))["w"].eq(1).all()
     assert encode_fragments(parts, REF, bytearray(5)) is not room
+
+
+class Placed(LocalStorage):
+    """A storage that knows into which memory tensors were read, as (address, bytes)."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.places = []
+
+    def read_into(self, path, offset, into):
+        self.places += [
+            (np.frombuffer(view, np.uint8).ctypes.data, len(view)) for view in into if len(view)
+        ]
+        return super().read_into(path, offset, into)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_what_is_wanted_as_it_lies_is_read_into_the_memory_that_it_is_wanted_in(
+    storage, model, num_ranks
+):
+    """speed 6: it was read into fresh memory, copied into more of it, and into the state."""
+    ref = save(storage, model, [list(full(model).values())])
+    placed = Placed(storage.root)
+    for boxes in flat_shards(list(full(model).values()), num_ranks):
+        flat = torch.empty(sum(box.num_bytes for box in boxes) // 4)
+        targets, at = {}, 0
+        for box in boxes:
+            targets[box] = flat[at : at + box.num_elements].view(box.sizes)
+            at += box.num_elements
+        read_into(placed, ref, targets)
+        check(model, targets)
+        first, size = flat.data_ptr(), flat.nbytes
+        inside = [n for place, n in placed.places if first <= place < first + size]
+        assert sum(inside) == size
+        beside = sum(n for _, n in placed.places) - size
+        assert beside <= 0.1 * size  # the rest of the first and of the last chunk of a box
+        placed.places.clear()
+
+
+def test_a_large_tensor_comes_in_pieces_that_several_threads_read(storage):
+    tensors = {"w": torch.arange(10_000_000).view(2000, 5000).float()}
+    ref = save(storage, tensors, [[full(tensors)["w"]]])
+    placed, target = Placed(storage.root), torch.empty(2000, 5000)
+    read_into(placed, ref, {full(tensors)["w"]: target})
+    assert torch.equal(target, tensors["w"])
+    sizes = [size for _, size in placed.places]
+    assert len(sizes) == 2
+    assert max(sizes) <= RUN_BYTES
+    assert verify(storage, ref) > target.nbytes

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from by_ranges import ByRanges
 from manifests import checkpoint_manifest
 from small_engine import spec, work_of, zero
 
@@ -84,7 +85,7 @@ CASES = {
 
 
 @dataclass
-class Counting:
+class Counting(ByRanges):
     """A storage that counts the bytes of tensors and hashes that are read from it."""
 
     storage: LocalStorage

@@ -163,6 +163,35 @@ def test_a_part_that_nobody_holds_is_named_and_all_keep_what_they_have(pool):
     assert all("nobody holds" in text for text, _ in outcomes)
 
 
+def test_what_is_held_stays_until_another_state_is_adopted():
+    """speed 6: what is read goes into memory of the state, and may turn out wrong."""
+    engine = started(Mesh.alone(), spec(4, 1))
+    held, before = engine.holding(), state_hash(engine)
+    landing = engine.landing()
+    for _, view in landing.fragments():
+        view.fill_(7)
+    assert (engine.at_step, state_hash(engine)) == (0, before)
+    engine.put_back(held)
+    assert state_hash(engine) == before
+    engine.form(Mesh.alone())
+    engine.adopt(landing, 5)
+    assert engine.at_step == 5
+    assert all(view.eq(7).all() for _, view in engine.fragments())
+    mesh = Mesh.alone()
+    engine.form(mesh)
+    assert engine.step(6, work_of(mesh, 6))
+
+
+def test_memory_that_somebody_may_still_write_to_is_given_up():
+    engine = started(Mesh.alone(), spec(4, 1))
+    engine.at_step = None
+    landing = engine.landing()
+    assert landing is engine.shard_state
+    engine.put_back(None)
+    engine.form(Mesh.alone())
+    assert engine.shard_state is not landing
+
+
 def test_a_state_survives_being_written_and_read():
     engine = started(Mesh.alone(), spec(4, 1))
     engine.shard_state.num_updates.fill_(7)

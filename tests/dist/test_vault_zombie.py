@@ -62,7 +62,8 @@ class ZombieVault:
         with reading(self.server.address, TOKEN, slot, TIMERS) as reader:
             header = reader.header()
             (part,) = header.parts
-            data = reader.get_range(part.start, part.size_bytes)
+            data = bytearray(part.size_bytes)
+            reader.read_into(part.start, [memoryview(data)])
             if not part.has_chunks(0, memoryview(data)):
                 raise CheckpointError("it is another than when it was sealed")
             return bytes(data)

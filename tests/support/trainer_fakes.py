@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from by_ranges import ByRanges
 from control_values import DID
 from waiting import PATIENCE_S, soon
 
@@ -97,7 +98,9 @@ class Engine:
         return None if self.at_step is None else Holding(state=self.state, at_step=self.at_step)
 
     def put_back(self, holding):
-        self.at_step = None if holding is None else holding.at_step
+        self.state, self.at_step = State(), None
+        if holding is not None:
+            self.state, self.at_step = holding.state, holding.at_step
 
     def share(self, holding, at_step, slots=()):
         for slot in slots:
@@ -106,13 +109,11 @@ class Engine:
         assert holding
         assert holding.at_step == at_step
 
-    def fragments(self):
-        return self.state.fragments()
+    def landing(self):
+        return self.state if self.at_step is None else State()
 
-    def load(self, found, at_step):
-        for fragment, view in self.fragments():
-            view.copy_(found[fragment])
-        self.at_step = at_step
+    def adopt(self, state, at_step):
+        self.state, self.at_step = state, at_step
 
     def step(self, step, work):
         assert self.at_step == step - 1
@@ -132,7 +133,7 @@ class Engine:
         return StepResult(**{**DID, "digest": f"d{step}"}, drain=work.drain, save=work.save)
 
 
-class Storage:
+class Storage(ByRanges):
     """In memory. Reads and writes pass gates."""
 
     def __init__(self):

@@ -35,6 +35,9 @@ def test_it_keeps_what_checkpoints_ask_of_a_storage(storage):
     assert kept.get_range("a/b/one", 3, 4) == b"3456"
     assert kept.get_range("a/b/one", 8, 100) == b"89"
     assert kept.get_range("a/b/one", 50, 2) == b""
+    room = bytearray(9)
+    assert kept.read_into("a/b/one", 2, [memoryview(room)[:3], memoryview(room)[3:]]) == 8
+    assert room == b"23456789\0"
     assert kept.list("") == ["a/b/one", "a/two"]
     assert kept.list("a/b") == kept.list("a/b/o") == ["a/b/one"]
     assert kept.list("b") == kept.list("none/x") == []

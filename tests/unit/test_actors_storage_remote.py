@@ -34,6 +34,9 @@ def test_each_keeps_what_checkpoints_ask_of_a_storage(storage):
     assert storage.get_range("a/b/one", 3, 4) == b"3456"
     assert storage.get_range("a/b/one", 8, 100) == b"89"
     assert storage.get_range("a/b/one", 50, 2) == b""
+    room = bytearray(9)
+    assert storage.read_into("a/b/one", 2, [memoryview(room)[:3], memoryview(room)[3:]]) == 8
+    assert room == b"23456789\0"
     assert storage.list("") == ["a/b/one", "a/two"]
     assert storage.list("a/b") == storage.list("a/b/o") == ["a/b/one"]
     assert storage.list("b") == storage.list("none/x") == []

@@ -132,7 +132,7 @@ def test_a_vault_refuses_who_talks_in_another_format_and_says_both(vault):
     session = greet(connection, TOKEN.encode())
     with closing(Line(connection, session, PATIENCE_S)) as line:
         line.send_bytes(HELLO.pack(7))
-        with pytest.raises(VaultError, match="in format 2, and this one was addressed in format 7"):
+        with pytest.raises(VaultError, match="in format 3, and this one was addressed in format 7"):
             line.ask(LEASE, PATIENCE_S)
         with pytest.raises(EOFError):
             line.receive(PATIENCE_S)

@@ -85,6 +85,7 @@ def test_a_run_s_files_are_regular_files(tmp_path, kind):
     replaced(tmp_path / "one", kind)
     assert ends(lambda: storage.get("one"))
     assert ends(lambda: storage.get_range("one", 0, 10))
+    assert ends(lambda: storage.read_into("one", 0, [memoryview(bytearray(10))]))
     folder = RunFolder(tmp_path / "run")
     replaced(folder.path / "fingerprint.json", kind)
     assert ends(folder.fingerprint)

@@ -13,7 +13,7 @@ from remesh.actors.vault.slot_memory import SlotMemory
 from remesh.actors.vault.slot_reader import reading
 from remesh.actors.vault.vault_memory import VaultMemory
 from remesh.actors.vault.vault_server import VaultServer
-from remesh.actors.vault.wire import VaultError
+from remesh.actors.vault.wire import _PIECE_BYTES, VaultError, _sealed_pieces
 from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.vault.shelf_words import Claim
@@ -60,7 +60,8 @@ class ProvenVault:
         slot.state = SlotState.COPIED
         slot.close()
         shelf.hang_up(lease)
-        self.bytes = bytes(shelf.memory_of(tenant.slots[0]).shard)
+        self.slot = shelf.memory_of(tenant.slots[0])
+        self.bytes = bytes(self.slot.shard)
         self.memory = memory
         self.server = VaultServer.open(HOST, shelf, token=TOKEN, timers=TIMERS)
         self.address = self.server.address
@@ -111,11 +112,14 @@ class Relay:
         self._listener.close()
 
 
-def read(address, token=TOKEN, timers=TIMERS):
-    with reading(address, token, SLOT, timers) as reader:
+def read(address, token=TOKEN, timers=TIMERS, *, by_file=False):
+    with reading(address, token, SLOT, timers, by_file=by_file) as reader:
         header = reader.header()
         start = header.parts[0].start
-        return bytes(reader.get_range(start, header.size_bytes - start))
+        data = bytearray(header.size_bytes - start)
+        views = [memoryview(data)[:5], memoryview(data)[5:]]
+        assert reader.read_into(start, views) == len(data)
+        return bytes(data)
 
 
 def test_the_token_is_never_said(vault):
@@ -165,6 +169,45 @@ def test_a_forged_vault_is_not_believed(vault):
         threading.Thread(target=lie, args=(listener,), daemon=True).start()
         with pytest.raises(ConnectionError, match="secret"):
             read(f"{HOST}:{listener.getsockname()[1]}")
+
+
+def test_on_the_same_node_a_snapshot_is_read_out_of_the_memory_that_it_lies_in(vault):
+    """speed 6: it went through a connection, and was hashed on both ends of it."""
+    with closing(Relay(vault.address)) as relay:
+        assert vault.bytes.endswith(read(relay.address, by_file=True))
+    assert len(relay.heard["told"]) < 2_000 < len(vault.bytes)
+
+
+def test_a_file_of_that_name_that_is_another_is_not_read(vault):
+    """It may lie on another node, or hold another snapshot by now."""
+    (path,) = [p for p in vault.memory.folder.iterdir() if p.name == vault.slot.path.name]
+    path.rename(path.with_name("away"))
+    path.write_bytes(bytes(path.with_name("away").stat().st_size))
+    with closing(Relay(vault.address)) as relay:
+        assert vault.bytes.endswith(read(relay.address, by_file=True))
+    assert len(relay.heard["told"]) > len(vault.bytes)
+    path.unlink()
+    assert vault.bytes.endswith(read(vault.address, by_file=True))
+    path.symlink_to("away")
+    with closing(Relay(vault.address)) as relay:
+        assert vault.bytes.endswith(read(relay.address, by_file=True))
+    assert len(relay.heard["told"]) > len(vault.bytes)
+
+
+def test_whoever_is_freed_reads_no_further_out_of_a_file(vault):
+    with reading(vault.address, TOKEN, SLOT, TIMERS) as reader:
+        header = reader.header()
+        reader.end()
+        with pytest.raises(OSError, match="nobody waits"):
+            reader.read_into(header.parts[0].start, [memoryview(bytearray(4))])
+
+
+def test_pieces_are_proven_wherever_memory_ends():
+    """What is sealed as one piece may go to several places, and several pieces to one."""
+    sizes = (1, _PIECE_BYTES - 1, 5, 2 * _PIECE_BYTES, 0, 7)
+    pieces = list(_sealed_pieces([memoryview(bytes(size)) for size in sizes]))
+    assert [sum(map(len, piece)) for piece in pieces] == [_PIECE_BYTES] * 3 + [12]
+    assert [len(piece) for piece in pieces] == [2, 2, 1, 2]
 
 
 def test_what_was_asked_once_is_not_answered_again(vault):
