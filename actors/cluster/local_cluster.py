@@ -1,8 +1,9 @@
 """A Ray cluster of several nodes on this machine, owned by the command that started it.
 
-Each node is a plain `ray start --block` in its own session with an address of its own from the
-loopback range, so that killing a session is a node's death. A supervisor process (supervisor.py)
-holds them; it ends them all when the pipe to this process closes, even by `kill -9`.
+Each node is `ray start --block`, without what nobody asks (light_node.py), in its own session with
+an address of its own from the loopback range, so that killing a session is a node's death. A
+supervisor process (supervisor.py) holds them; it ends them all when the pipe to this process
+closes, even by `kill -9`.
 """
 
 import json
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from remesh.actors.cluster.light_node import HEAD, HOOK, listens
 from remesh.actors.node.leftovers import sweep_all
 from remesh.actors.node.processes import kill, look, session_members
 from remesh.orchestrator.user_errors import UnreachableError
@@ -60,7 +62,8 @@ class LocalCluster:
         All of them are up when it returns: a run that knows only some would form a mesh of those
         first, and a second one soon after.
 
-        Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds.
+        Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds. Without it
+        all nodes load side by side, and Ray without what nobody asks (light_node.py).
         """
         # Ray limits the length of socket paths, so it is not TMPDIR.
         folder = Path(tempfile.mkdtemp(prefix="remesh-", dir="/tmp"))
@@ -77,7 +80,8 @@ class LocalCluster:
             cluster.job_server = f"http://{LOOPBACK}:{_free_port(LOOPBACK)}"
         try:
             cluster.add_node(num_cpus=workers_per_node + spares)
-            cluster._wait_for(0, cluster._listens)
+            if job_server:
+                cluster._wait_for(0, lambda: listens(cluster.address))
             for _ in range(nodes - 1):
                 cluster.add_node(num_cpus=workers_per_node)
             for index in range(nodes):
@@ -153,13 +157,6 @@ class LocalCluster:
             f"{last}"
         )
 
-    def _listens(self) -> bool:
-        """Other nodes can join; the head's own part of the cluster may still fail."""
-        host, _, port = self.address.partition(":")
-        with socket.socket() as probe:
-            probe.settimeout(1.0)
-            return probe.connect_ex((host, int(port))) == 0
-
     def _serves(self, index: int) -> bool:
         """The node is up. Without that of the head drivers wait for a minute and learn no cause."""
         return (self._folder / f"n{index}" / "session_latest" / "sockets" / "raylet").exists()
@@ -189,6 +186,8 @@ class LocalCluster:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
         # Ray would serve its metrics at a port of every address, without a token.
         quiet["RAY_enable_metrics_collection"] = "false"
+        if self.job_server is None:
+            quiet |= {"RAY_START_HOOK": HOOK, HEAD: self.address}
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
         return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
 

@@ -1,15 +1,18 @@
 """Every private Ray call stands here; a test pins the Ray version that they were tried with."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ray._private import node as ray_node
+from ray._private import services as ray_services
 from ray._private import state as ray_state
 from ray._private import worker as ray_worker
 
 TRIED_WITH = "2.60.0"
 _LEVEL = "RAY_BACKEND_LOG_LEVEL"
+_RAYLET = "raylet"
 
 
 def silence_raylet_lines() -> None:
@@ -57,3 +60,24 @@ def free_processors() -> dict[str, float]:
     """By the id of the node."""
     free = ray_state.state.available_resources_per_node()
     return {node_id: float(resources.get("CPU", 0.0)) for node_id, resources in free.items()}
+
+
+def start_lightly(params: Any, lightened: Callable[[list[str]], list[str]]) -> None:
+    """Has the node that this process starts next do without servers, and its raylet be `lightened`.
+
+    There is no flag for it, so for the rest of this process Ray's own functions are others.
+    """
+    params.ray_client_server_port = None
+    params.no_monitor = True
+    start = ray_services.start_ray_process
+
+    def start_process(command: list[str], process_type: str, **settings: Any) -> Any:
+        wanted = lightened(command) if process_type == _RAYLET else command
+        return start(wanted, process_type, **settings)
+
+    ray_services.start_ray_process = start_process
+    ray_node.Node.start_api_server = _without_dashboard
+
+
+def _without_dashboard(*_: Any, **__: Any) -> None:
+    """Its address stays unknown."""

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from place import until
 
+from remesh.actors.cluster.light_node import HEAD, HOOK
 from remesh.actors.cluster.local_cluster import HEALTH, OBJECT_STORE_BYTES
 from remesh.actors.node.processes import kill, look, processes
 
@@ -61,9 +62,10 @@ class Host:
 class Hosts:
     """The first host is Ray's head, at `address`; commands run on it behind `prefix`."""
 
-    def __init__(self, num_cpus=1):
+    def __init__(self, num_cpus=1, *, whole_ray=False):
         self.hosts = []
         self._num_cpus = str(num_cpus)
+        self._whole_ray = whole_ray
         self.token = secrets.token_hex(16)
         # Ray limits the length of socket paths, so it is not TMPDIR.
         self.folder = Path(tempfile.mkdtemp(prefix="remesh-hosts-", dir="/tmp"))
@@ -79,12 +81,13 @@ class Hosts:
     @classmethod
     def start(cls, num, *, job_server=False, num_cpus=1):
         """Ready for a driver, with all of the hosts joined, of `num_cpus` workers each."""
-        hosts = cls(num_cpus)
+        hosts = cls(num_cpus, whole_ray=job_server)
         server = ["true", "--dashboard-host", "0.0.0.0", "--dashboard-port", str(SERVER_PORT)]
         try:
             hosts._boot("--head", "--port", str(PORT), "--include-dashboard",
                         *(server if job_server else ["false"]))  # fmt: skip
-            until(hosts._head_listens, READY_LIMIT_S, "the head listens")
+            begun = hosts._head_listens if job_server else lambda: hosts.up
+            until(begun, READY_LIMIT_S, "the head begins")
             hosts.stand(num)
         except BaseException:
             hosts.close()
@@ -227,6 +230,8 @@ class Hosts:
     def _ask(self, argv, folder):
         env = {**os.environ, **self.environment(), **HEALTH, "OMP_NUM_THREADS": "1",
                "RAY_DISABLE_MEMORY_MONITOR": "1", "TMPDIR": str(folder)}  # fmt: skip
+        if not self._whole_ray:
+            env |= {"RAY_START_HOOK": HOOK, HEAD: f"10.77.0.1:{PORT}"}
         # Should even the supervisor be killed, the hosts still end.
         argv = ["setpriv", "--pdeathsig", "KILL", *argv]
         request = {"argv": argv, "env": env, "log": str(folder / "log")}

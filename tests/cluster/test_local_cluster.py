@@ -18,10 +18,14 @@ from remesh.orchestrator.user_errors import UnreachableError
 
 READY_LIMIT_S = 60.0
 GONE_LIMIT_S = 2.0
+# Parts of Ray that a local cluster does without: servers, and agents by their names and programs.
+UNASKED = ["dashboard.py", "ray.util.client", "monitor.py", "agent.py", "DashboardAgent",
+           "RuntimeEnvAgent", "runtime_env/agent"]  # fmt: skip
 
 OWNER = """
 import json, os, time
 from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.node.processes import session_members
 
 cluster = LocalCluster.start(nodes=2, workers_per_node=1, spares=1)
 os.environ.update(cluster.environment())
@@ -42,6 +46,7 @@ told = {
     "worker": ray.get(worker.pid.remote()),
     "sessions": cluster.sessions,
     "supervisor": cluster._supervisor.pid,
+    "commands": [open(f"/proc/{pid}/cmdline").read() for pid in session_members(cluster.sessions)],
     "folder": str(cluster._folder),
 }
 print(json.dumps(told), flush=True)
@@ -75,6 +80,7 @@ def test_two_nodes_stand_and_are_gone_with_their_owner(owner):
     assert told["slots"] == [1, 2]
     sessions = set(told["sessions"])
     assert told["worker"] in session_members(sessions)
+    assert [part for part in UNASKED if part in "\n".join(told["commands"])] == []
     os.kill(told["worker"], signal.SIGSTOP)
     owner.kill()
     assert within(GONE_LIMIT_S, lambda: not session_members(sessions))
