@@ -87,6 +87,15 @@ def test_only_progress_beyond_the_failure_resets_the_budget():
     assert budget.total == 1
 
 
+def test_a_node_that_comes_back_after_progress_takes_nothing_back():
+    budget = Budget()
+    budget.nodes["b"] = None
+    budget.count("node b was lost", step=45)
+    budget.progress(65, healthy_steps=20)
+    budget.take_back("b")
+    assert (budget.failures, budget.false_alarms) == (0, 0)
+
+
 def test_generations_that_break_before_a_step_count_every_third_time():
     budget = Budget()
     for _ in range(2 * EMPTY_TRIES):

@@ -305,6 +305,12 @@ def test_the_buddy_of_one_that_has_none_is_taken_and_a_better_one_is_not():
     assert rank.ballot(2) == (ANEW, False)
 
 
+def test_one_without_a_buddy_that_is_told_the_same_again_stays_as_it_is():
+    rank = Rank().lease()
+    rank.heard(vw.LeftAlone(error="it is dead"))
+    assert rank.slots.move(WAYS, 0.0) == []
+
+
 def test_what_is_left_is_touched_no_more():
     rank = Rank().lease()
     rank.take(1)
