@@ -152,7 +152,9 @@ def _idle_share(job: Job, rung: Rung) -> float | None:
     pipeline = rung.cut.pipeline
     if rung.stages == 1 or microbatches * pipeline.num_stages > MOST_PASSES:
         return None
-    schedules = schedules_of(rung.schedule, pipeline, slots_alone(microbatches))
+    shares_experts = rung.layout.ep > 1
+    slots = slots_alone(microbatches)
+    schedules = schedules_of(rung.schedule, pipeline, slots, shares_experts=shares_experts)
     return float(time_line(schedules).bubble)
 
 

@@ -28,6 +28,7 @@ from remesh.parallel.sums.workspace import Workspace
 from remesh.parallel.techniques.context import ContextParallel
 from remesh.parallel.techniques.expert import ExpertParallel
 from remesh.parallel.techniques.halved import Halved
+from remesh.parallel.techniques.taking_turns import TakingTurns
 from remesh.parallel.techniques.tensor import TensorParallel
 from remesh.parallel.techniques.zero import Gathering, WorkingWeights, place_weights, room_bytes
 
@@ -55,10 +56,11 @@ class Assembly:
         self.schedule, self.standings = own.operations, own.standings
         self.workspace = Workspace(state.shards[0].values.device)
         self._lanes = [self._lane(bucket) for bucket in state.buckets]
-        maths = _maths(spec, mesh)
+        self.turns = TakingTurns()
+        maths = _maths(spec, mesh, self.turns)
         halved = Halved(maths) if has_halves(self.schedule) else None
         self.model = _model(spec, halved or maths)
-        self.weights, gathering = self._working_weights()
+        self.weights, self.gathering = self._working_weights()
         parts = list(contributions(state, self.weights))
         for part in parts:
             self.model.install(part.parameters)
@@ -74,7 +76,7 @@ class Assembly:
             in_rounds=self.dealing.in_rounds,
         )
         self.stages = {
-            stage: Stage(self.model.blocks, span, gathering, self.accumulators, halved)
+            stage: Stage(self.model.blocks, span, self.gathering, self.accumulators, halved)
             for stage, span in state.spans.items()
         }
         self.border_shape = self._border_shape()
@@ -150,7 +152,7 @@ class Assembly:
         )
 
 
-def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
+def _maths(spec: EngineSpec, mesh: Mesh, turns: TakingTurns) -> Maths:
     """Ranks of a ring have some of the tokens each, and those of a tensor group share these; those
     of an expert group have some of the experts each.
     """
@@ -160,7 +162,7 @@ def _maths(spec: EngineSpec, mesh: Mesh) -> Maths:
         maths = TensorParallel(mesh.tensor, sequence=spec.sequence, vocab_size=vocab_size)
     if mesh.ring.size > 1:
         maths = ContextParallel(maths, mesh.ring)
-    return maths if mesh.experts.size == 1 else ExpertParallel(maths, mesh.experts)
+    return maths if mesh.experts.size == 1 else ExpertParallel(maths, mesh.experts, turns)
 
 
 def _model(spec: EngineSpec, maths: Maths) -> Transformer:

@@ -10,11 +10,9 @@ are loss, tokens and samples counted.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import all_reduce_
@@ -23,12 +21,12 @@ from remesh.parallel.optim.lr import lr_at
 from remesh.parallel.optim.optimizer import Rates
 from remesh.parallel.plan.schedules.operations import (
     Backward,
-    BorderMessage,
     Exchange,
     Forward,
     InputBackward,
     KeepCompany,
     Operation,
+    Overlap,
     Receive,
     Reduce,
     Send,
@@ -41,18 +39,10 @@ from remesh.parallel.plan.step_result import StepResult
 from remesh.parallel.step.assembly import Assembly
 from remesh.parallel.step.balance import rebalance_
 from remesh.parallel.step.borders import Borders
-from remesh.parallel.step.stage import Passage
-from remesh.parallel.step.vote import NO_SAMPLES, Ballot, vote
-from remesh.parallel.step.work import SampleSums, Work
+from remesh.parallel.step.passes import Passes
+from remesh.parallel.step.vote import Ballot, vote
+from remesh.parallel.step.work import Work
 from remesh.parallel.sums.partial import sum_partial_
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """A microbatch as it was read: tokens, one more than the model sees, and their digests."""
-
-    tokens: Tensor
-    samples: SampleSums
 
 
 class Interpreter:
@@ -68,28 +58,22 @@ class Interpreter:
             drain=int(work.drain), save=int(work.save), unready=int(not work.ready)
         )
         self._total = Ballot()
-        self._batches: dict[int, _Batch] = {}
-        self._passages: dict[tuple[int, int], Passage] = {}
+        self._passes = Passes(work, assembly, self._borders, self._ballot)
         self._gradients: list[Tensor] = []
         self._norm = 0.0
         self._stable_step: int | None = None
+        assembly.turns.trace = work.trace
         if assembly.loads is not None:
             assembly.loads.zero_()
 
     def carry_out(self, operation: Operation) -> None:
         """Raises: Cancelled, GroupError; what `fill` raises."""
+        self._assembly.turns.operation = operation
         match operation:
-            case Forward(microbatch=microbatch, stage=stage):
-                self._forward(microbatch, stage)
-            case Backward() | InputBackward():
-                self._backward(operation)
-            case WeightBackward(microbatch=microbatch, stage=stage):
-                passage = self._passages.pop((stage, microbatch))
-                self._assembly.stages[stage].backward_weights(
-                    passage, operation.leaf, ends_leaf=operation.ends_leaf
-                )
-            case KeepCompany(what=what, stage=stage, ends_leaf=ends_leaf):
-                self._assembly.stages[stage].keep_company(what, ends_leaf=ends_leaf)
+            case Forward() | Backward() | InputBackward() | WeightBackward():
+                self._passes.carry_out(operation)
+            case KeepCompany() | Overlap():
+                self._passes.carry_out(operation)
             case Send() | Receive() | Exchange():
                 self._borders.carry_out(operation)
             case Reduce():
@@ -102,51 +86,6 @@ class Interpreter:
                 raise AssertionError(operation)  # of plans only: weights have one version here
             case _:
                 assert_never(operation)
-
-    def _forward(self, microbatch: int, stage: int) -> None:
-        is_last = stage == self._assembly.last_stage
-        batch = self._read(microbatch) if stage == 0 or is_last else None
-        if batch and stage == 0:
-            x = batch.tokens[:, :-1]
-        else:
-            x = self._borders.take(_activation(stage - 1, microbatch))
-        targets = batch.tokens[:, 1:] if batch and is_last else None
-        passage = self._assembly.stages[stage].forward(x, targets)
-        self._passages[stage, microbatch] = passage
-        if passage.losses and batch:
-            mesh = self._work.mesh
-            samples = batch.samples if mesh.ring.rank == 0 else NO_SAMPLES
-            self._ballot.count(passage.losses, samples if mesh.tensor.rank == 0 else None)
-        else:
-            self._borders.put(_activation(stage, microbatch), passage.outputs[-1])
-
-    def _backward(self, operation: Backward | InputBackward) -> None:
-        stage, microbatch = operation.stage, operation.microbatch
-        gradient = None
-        if stage != self._assembly.last_stage:
-            gradient = self._borders.take(_gradient(stage, microbatch))
-        run = self._assembly.stages[stage]
-        if isinstance(operation, Backward):
-            passage = self._passages.pop((stage, microbatch))
-            of_input = run.backward(
-                passage, gradient, operation.leaf, ends_leaf=operation.ends_leaf
-            )
-        else:
-            of_input = run.backward_input(self._passages[stage, microbatch], gradient)
-        if of_input is not None:
-            self._borders.put(_gradient(stage - 1, microbatch), of_input)
-
-    def _read(self, microbatch: int) -> _Batch:
-        """A rank that holds both ends of the model as two stages reads a microbatch once."""
-        if microbatch in self._batches:
-            return self._batches.pop(microbatch)
-        buffer, device = self._assembly.tokens, self._assembly.workspace.device
-        samples = self._work.fill(microbatch * self._assembly.spec.microbatch, buffer)
-        tokens = torch.from_numpy(buffer.astype(np.int64)).to(device)
-        batch = _Batch(tokens=tokens, samples=samples)
-        if len(self._assembly.stages.keys() & {0, self._assembly.last_stage}) > 1:
-            self._batches[microbatch] = batch
-        return batch
 
     def _reduce(self) -> None:
         self._borders.finish()
@@ -194,11 +133,3 @@ class Interpreter:
         if self._total.loads is not None:
             rebalance_(state, self._total.loads, self._assembly.spec.router.balance)
         self._assembly.expire()
-
-
-def _activation(border: int, microbatch: int) -> BorderMessage:
-    return BorderMessage(what="activation", border=border, microbatch=microbatch)
-
-
-def _gradient(border: int, microbatch: int) -> BorderMessage:
-    return BorderMessage(what="gradient", border=border, microbatch=microbatch)

@@ -5,6 +5,7 @@ and the one after what to bring meanwhile.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 
 from remesh.parallel.plan.schedules.operations import (
     Backward,
@@ -12,6 +13,7 @@ from remesh.parallel.plan.schedules.operations import (
     InputBackward,
     KeepCompany,
     Operation,
+    Overlap,
     WeightBackward,
 )
 
@@ -27,7 +29,8 @@ def plan_phases(
     """The buckets of each phase of a rank's schedule: one phase for each block of each operation.
 
     `spans` are the blocks of its stages, `needs` the buckets of each block, `reads_weights` the
-    blocks whose backward needs them again; gradients of weights alone need none.
+    blocks whose backward needs them again; gradients of weights alone need none. Of two passes at
+    once a block of each is one phase.
     """
     phases: list[frozenset[int]] = []
     for operation in schedule:
@@ -43,6 +46,11 @@ def plan_phases(
                 phases += [needs[n] if n in reads_weights else _NONE for n in backward]
             case WeightBackward(stage=stage) | KeepCompany(what="weight", stage=stage):
                 phases += [_NONE] * len(spans[stage])
+            case Overlap(forward=forward, backward=backward):
+                both = (
+                    plan_phases([one], spans, needs, reads_weights) for one in (backward, forward)
+                )
+                phases += [a | b for a, b in zip_longest(*both, fillvalue=_NONE)]
             case _:
                 pass
     return phases

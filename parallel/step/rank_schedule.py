@@ -48,7 +48,8 @@ def rank_schedule(
 ) -> RankSchedule:
     """Once those of all ranks of its pipeline are known to be one step. Raises: ScheduleError."""
     slots = slots_of(dealing, mesh.data.rank, spec.microbatches_per_leaf)
-    schedules = schedules_of(name, pipeline, slots)
+    shares_experts = mesh.experts.size > 1
+    schedules = schedules_of(name, pipeline, slots, shares_experts=shares_experts)
     check_schedules(schedules, pipeline, slots)
     own = schedules[mesh.position]
     ends = numbers = standings(schedules)
@@ -56,7 +57,7 @@ def rank_schedule(
     fullest = max(range(len(portions)), key=lambda member: len(portions[member]))
     most = slots_of(dealing, fullest, spec.microbatches_per_leaf)
     if len(most) > len(slots):  # all replicas end together
-        ends = standings(schedules_of(name, pipeline, most))
+        ends = standings(schedules_of(name, pipeline, most, shares_experts=shares_experts))
     standing = ending(numbers[mesh.position], ends[mesh.position], num_last(own))
     return RankSchedule(operations=own, standings=standing)
 

@@ -7,11 +7,13 @@ on one graph of the whole model were the alternative: they run where autograd's 
 For the same reason a model can be cut between any two blocks: what a stage takes and gives is what
 its first block takes and its last one gives, forward and backward. And backward may come in two
 halves: the gradient of a stage's input, for which the stage before waits, and those of its weights.
+And two passes may go side by side, a block of the one beside a block of the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from remesh.parallel.numerics.losses import Losses
 from remesh.parallel.plan.schedules.operations import Pass
 from remesh.parallel.sums.gradients import Accumulators
 from remesh.parallel.techniques.halved import Halved, Later
+from remesh.parallel.techniques.taking_turns import BothRun
 from remesh.parallel.techniques.zero import Gathering
 
 
@@ -31,14 +34,19 @@ class Passage:
 
     `outputs` are those of the blocks, the last one what the next stage computes from; `inputs` what
     they were computed from, cut off from the block before. An output without a graph is computed
-    again. Only the last stage has `losses`, and its last output is their objective. `later` is what
-    the first half of backward leaves for the second, by block.
+    again. Only the last stage has `losses`, and its last output is their objective. `gradient` is
+    that of the block whose backward comes next. `later` is what the first half of backward leaves
+    for the second, by block.
     """
 
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     losses: Losses | None = None
+    gradient: Tensor | None = None
     later: dict[int, list[Later]] = field(default_factory=dict)
+
+
+BlockRun = Callable[[], object] | None  # of a pass: a block, or nothing, with its weights at hand
 
 
 class Stage:
@@ -68,10 +76,7 @@ class Stage:
         Raises: Cancelled, GroupError.
         """
         passage = Passage()
-        for number in self._span:
-            self._gathering.enter()
-            x = self._run_forward(passage, self._blocks[number], x, targets)
-            self._gathering.leave()
+        self._run(self.forward_parts(passage, x, targets))
         return passage
 
     def backward(
@@ -84,15 +89,21 @@ class Stage:
 
         Raises: Cancelled, GroupError.
         """
+        passage.gradient = gradient
+        self._run(self.backward_parts(passage, leaf, ends_leaf=ends_leaf))
+        return passage.gradient
+
+    def forward_parts(
+        self, passage: Passage, x: Tensor, targets: Tensor | None
+    ) -> Iterator[BlockRun]:
+        """What `forward` consists of, for who computes something else beside it."""
+        for number in self._span:
+            yield partial(self._forward_block, passage, number, x, targets)
+
+    def backward_parts(self, passage: Passage, leaf: int, *, ends_leaf: bool) -> Iterator[BlockRun]:
+        """What `backward` consists of, which begins and ends with the gradient of the passage."""
         for number in reversed(self._span):
-            self._gathering.enter()
-            self._accumulators.open(number)
-            x, output = self._computed(passage, number)
-            _run(output, gradient)
-            gradient = x.grad
-            self._accumulators.close(number, leaf, ends_leaf=ends_leaf)
-            self._gathering.leave()
-        return gradient
+            yield partial(self._backward_block, passage, number, leaf, ends_leaf=ends_leaf)
 
     def backward_input(self, passage: Passage, gradient: Tensor | None) -> Tensor | None:
         """The first half: the gradient of the input, as of `backward`.
@@ -133,17 +144,31 @@ class Stage:
 
         Raises: Cancelled, GroupError.
         """
+        self._run(self.company_parts(what, ends_leaf=ends_leaf))
+
+    def company_parts(self, what: Pass, *, ends_leaf: bool) -> Iterator[BlockRun]:
+        """What `keep_company` consists of."""
         adds = what in ("backward", "weight")
         for number in self._span if what == "forward" else reversed(self._span):
-            self._gathering.enter()
             if adds:
-                self._accumulators.close(number, None, ends_leaf=ends_leaf)
+                yield partial(self._accumulators.close, number, None, ends_leaf=ends_leaf)
+            else:
+                yield None
+
+    def _run(self, parts: Iterator[BlockRun]) -> None:
+        for part in parts:
+            self._gathering.enter()
+            if part is not None:
+                part()
             self._gathering.leave()
 
-    @staticmethod
-    def _run_forward(
-        passage: Passage, block: ModelBlock, x: Tensor, targets: Tensor | None
-    ) -> Tensor:
+    def _forward_block(
+        self, passage: Passage, number: int, x: Tensor, targets: Tensor | None
+    ) -> None:
+        """`x` is the input of the first one."""
+        block = self._blocks[number]
+        if passage.outputs:
+            x = passage.outputs[-1]
         if x.is_floating_point():  # tokens have no gradient
             x = x.detach().requires_grad_()
         with torch.set_grad_enabled(not block.recomputed):
@@ -152,7 +177,13 @@ class Stage:
             passage.losses, output = output, output.objective
         passage.inputs.append(x)
         passage.outputs.append(output)
-        return output
+
+    def _backward_block(self, passage: Passage, number: int, leaf: int, *, ends_leaf: bool) -> None:
+        self._accumulators.open(number)
+        x, output = self._computed(passage, number)
+        _run(output, passage.gradient)
+        passage.gradient = x.grad
+        self._accumulators.close(number, leaf, ends_leaf=ends_leaf)
 
     def _computed(self, passage: Passage, number: int) -> tuple[Tensor, Tensor]:
         """Input and output of a block, with a graph between them."""
@@ -163,6 +194,19 @@ class Stage:
             assert isinstance(again, Tensor)
             output = again
         return x, output
+
+
+def run_side_by_side(
+    gathering: Gathering, run: BothRun, owns: Iterator[BlockRun], guests: Iterator[BlockRun]
+) -> None:
+    """Two passes, a block of each together as long as both have one: one phase of the schedule.
+
+    Raises: Cancelled, GroupError.
+    """
+    for own, guest in zip_longest(owns, guests):
+        gathering.enter()
+        run(own, guest)
+        gathering.leave()
 
 
 def _run(output: Tensor, gradient: Tensor | None) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.schedules.operations import Operation
+from remesh.parallel.techniques.taking_turns import TurnWord
 
 TokenBuffer = np.ndarray[tuple[int, int], np.dtype[np.uint16]]
 SampleSums = tuple[int, int, int]  # of the digests of samples: high, low, count
@@ -20,7 +21,8 @@ class Work:
     `fill(first, out)` puts the samples from `first` on, counted in the global batch, into `out`
     and returns the sums of their digests; `write_digest` writes those of a whole step as text.
     `stamp(step, standing, phase)` is told where the rank stands, as a number that can be compared
-    with those of others, `reach`, if there is one, before what operation.
+    with those of others, `reach`, if there is one, before what operation, `trace`, if there is one,
+    how its passes go about the messages of experts.
 
     `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
     whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
@@ -33,6 +35,7 @@ class Work:
     write_digest: Callable[[SampleSums], str]
     stamp: Callable[[int, int, int], None]
     reach: Callable[[Operation], None] | None = None
+    trace: Callable[[TurnWord], None] | None = None
     drain: bool = False
     save: bool = False
     sealed_step: int | None = None

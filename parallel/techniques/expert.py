@@ -6,6 +6,9 @@ the ranks tell each other how many rows come. On arrival rows lie by the rank th
 and are put in the order of the experts; within an expert they keep that of the ranks, so that the
 sums over tokens have one order, and the same bits whichever ranks these are.
 
+How many rows come is told and heard at once; while rows are under way another pass of the rank may
+compute (taking_turns.py).
+
 A rank with nothing to send, and one whose experts get nothing, takes part as all others do. Experts
 add up gradients of the tokens of the whole group: the ranks of one compute at the same time.
 
@@ -31,14 +34,18 @@ from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.maths import Linear, Losses, Maths
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.techniques.taking_turns import TakingTurns
 
 
 class ExpertParallel:
-    """The `Maths` of a rank that has some experts; `maths` computes all else, and those it has."""
+    """The `Maths` of a rank that has some experts; `maths` computes all else, and those it has.
 
-    def __init__(self, maths: Maths, group: Group) -> None:
+    While rows are under way the other one of two passes has its turn.
+    """
+
+    def __init__(self, maths: Maths, group: Group, turns: TakingTurns | None = None) -> None:
         self._maths = maths
-        self._group = group
+        self._ways = _Ways(group=group, turns=turns or TakingTurns())
 
     def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
         return self._maths.columns(x_BTC, *linears)
@@ -51,15 +58,15 @@ class ExpertParallel:
 
     def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
         sent = self._maths.dispatch(x_BTC, chosen_BTK, config)
-        routes = _routes(self._group, sent.counts, x_BTC.device)
-        rows_RC: Tensor = _ToExperts.apply(self._group, routes, sent.rows)  # type: ignore[no-untyped-call]
+        routes = _routes(self._ways.group, sent.counts, x_BTC.device)
+        rows_RC: Tensor = _ToExperts.apply(self._ways, routes, sent.rows)  # type: ignore[no-untyped-call]
         return replace(sent, rows=rows_RC, counts=routes.counts, routes=routes)
 
     def products(self, x_RC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
         return self._maths.products(x_RC, counts, *stacks)
 
     def combine(self, rows_RC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
-        rows_MC: Tensor = _FromExperts.apply(self._group, sent.routes, rows_RC)  # type: ignore[no-untyped-call]
+        rows_MC: Tensor = _FromExperts.apply(self._ways, sent.routes, rows_RC)  # type: ignore[no-untyped-call]
         return self._maths.combine(rows_MC, weights_BTK, sent)
 
     def over_sequence(self, counts_BE: Tensor) -> Tensor:
@@ -127,45 +134,51 @@ def _routes(group: Group, counts: Sequence[int], device: torch.device) -> _Route
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """From this rank to experts on others and back."""
+
+    group: Group
+    turns: TakingTurns
+
+    def to_experts(self, routes: _Routes, rows_MC: Tensor) -> Tensor:
+        return self._exchanged(rows_MC, routes.sent, routes.received)[routes.order]
+
+    def from_experts(self, routes: _Routes, rows_RC: Tensor) -> Tensor:
+        return self._exchanged(rows_RC[routes.place], routes.received, routes.sent)
+
+    def _exchanged(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Raises: Cancelled, GroupError."""
+        width = rows.shape[1]
+        out = rows.new_empty(sum(received) * width)
+        sizes = [count * width for count in sent]
+        out_sizes = [count * width for count in received]
+        flat = rows.contiguous().view(-1)
+        self.turns.wait_for(start_all_to_all(self.group, out, flat, out_sizes, sizes))
+        return out.view(-1, width)
+
+
 class _ToExperts(Function):
     """To the experts, and gradients of what came there back."""
 
     @staticmethod
-    def forward(ctx: Any, group: Group, routes: _Routes, rows_MC: Tensor) -> Tensor:
-        ctx.group, ctx.routes = group, routes
-        return _to_experts(group, routes, rows_MC)
+    def forward(ctx: Any, ways: _Ways, routes: _Routes, rows_MC: Tensor) -> Tensor:
+        ctx.ways, ctx.routes = ways, routes
+        return ways.to_experts(routes, rows_MC)
 
     @staticmethod
     def backward(ctx: Any, grad_RC: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _from_experts(ctx.group, ctx.routes, grad_RC)
+        return None, None, ctx.ways.from_experts(ctx.routes, grad_RC)
 
 
 class _FromExperts(Function):
     """From the experts, and gradients of what returned to them."""
 
     @staticmethod
-    def forward(ctx: Any, group: Group, routes: _Routes, rows_RC: Tensor) -> Tensor:
-        ctx.group, ctx.routes = group, routes
-        return _from_experts(group, routes, rows_RC)
+    def forward(ctx: Any, ways: _Ways, routes: _Routes, rows_RC: Tensor) -> Tensor:
+        ctx.ways, ctx.routes = ways, routes
+        return ways.from_experts(routes, rows_RC)
 
     @staticmethod
     def backward(ctx: Any, grad_MC: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _to_experts(ctx.group, ctx.routes, grad_MC)
-
-
-def _to_experts(group: Group, routes: _Routes, rows_MC: Tensor) -> Tensor:
-    return _exchanged(group, rows_MC, routes.sent, routes.received)[routes.order]
-
-
-def _from_experts(group: Group, routes: _Routes, rows_RC: Tensor) -> Tensor:
-    return _exchanged(group, rows_RC[routes.place], routes.received, routes.sent)
-
-
-def _exchanged(group: Group, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-    """Raises: Cancelled, GroupError."""
-    width = rows.shape[1]
-    out = rows.new_empty(sum(received) * width)
-    sizes = [count * width for count in sent]
-    out_sizes = [count * width for count in received]
-    start_all_to_all(group, out, rows.contiguous().view(-1), out_sizes, sizes).wait()
-    return out.view(-1, width)
+        return None, None, ctx.ways.to_experts(ctx.routes, grad_MC)

@@ -40,7 +40,7 @@ from remesh.parallel.plan.schedules.operations import (
     Vote,
 )
 from remesh.parallel.plan.schedules.rank_lists import operations_of
-from remesh.parallel.plan.schedules.rank_order import Task
+from remesh.parallel.plan.schedules.rank_order import Task, one_by_one
 from remesh.parallel.plan.schedules.replica_slots import Slot, slots_alone, slots_of
 from remesh.parallel.plan.schedules.timing.timeline import PassCosts, time_line
 from remesh.parallel.plan.schedules.wiring import made_by, needed_by, wire
@@ -251,6 +251,7 @@ def is_ready(task, done, next_added):
 def test_any_order_in_which_ranks_can_compute_becomes_lists_that_end(drawn):
     pipeline, num_slots, orders = drawn
     slots = slots_alone(num_slots)
+    orders = [one_by_one(order) for order in orders]
     lists = [(*operations_of(one, slots), *END) for one in wire(orders, pipeline)]
     check_schedules(lists, pipeline, slots)
 
@@ -447,7 +448,7 @@ def test_a_schedule_is_for_its_own_kind_of_pipeline():
 def test_orders_that_wait_for_each_other_are_refused():
     """The first rank waits for a gradient of the second, which computes nothing."""
     pipeline = Pipeline(ranks=2)
-    orders = [PUBLISHED["gpipe"].order(pipeline, 0, 1), ()]
+    orders = [one_by_one(PUBLISHED["gpipe"].order(pipeline, 0, 1)), ()]
     with pytest.raises(ScheduleError, match="waits for what is never there"):
         wire(orders, pipeline)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from remesh.parallel.plan.model_config import ModelConfig, block_parameters
 from remesh.parallel.plan.pieces import CHUNK, Pieces, streams
 from remesh.parallel.plan.pipeline import Pipeline
-from remesh.parallel.plan.schedules.catalogue import PLAIN, most_in_flight
+from remesh.parallel.plan.schedules.catalogue import PLAIN, PUBLISHED, most_in_flight
 from remesh.parallel.plan.shares import is_of_experts, tensor_shares
 
 MASTER_BYTES = 4
@@ -81,6 +81,11 @@ class RankSizes:
     def halved(self) -> bool:
         """Whether backward comes in halves, between which both ends of each map are kept."""
         return self.pipeline.ranks > 1 and self.schedule in HALVED
+
+    @property
+    def paired(self) -> bool:
+        """Whether a forward is computed beside a backward, each with the weights of a block."""
+        return self.pipeline.ranks > 1 and self.ep > 1 and PUBLISHED[self.schedule].paired
 
     @property
     def in_flight(self) -> int:

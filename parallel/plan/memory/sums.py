@@ -18,8 +18,10 @@ def working_elements(sizes: RankSizes) -> int:
         return 0
     if sizes.stage < _FREED_FROM or sizes.keep_gathered:
         return sum(size * num for size, num in full)
-    # One block is there while the next one comes: buckets take turns in two rooms.
-    rooms = sorted((size for size, num in full for _ in range(min(num, 2))), reverse=True)[:2]
+    # One block is there while the next one comes: buckets take turns in two rooms. Of two passes
+    # side by side each has a block of its own.
+    most = 4 if sizes.paired else 2
+    rooms = sorted((size for size, num in full for _ in range(min(num, most))), reverse=True)[:most]
     return sum(rooms) + (full[0][0] if sizes.model.tied and sizes.has_head else 0)
 
 

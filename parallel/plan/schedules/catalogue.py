@@ -27,7 +27,7 @@ from remesh.parallel.plan.schedules.rank_lists import (
     operations_of,
     versioned_operations,
 )
-from remesh.parallel.plan.schedules.rank_order import Order
+from remesh.parallel.plan.schedules.rank_order import Order, one_by_one, side_by_side
 from remesh.parallel.plan.schedules.replica_slots import Slot, slots_alone
 from remesh.parallel.plan.schedules.two_bw import two_bw
 from remesh.parallel.plan.schedules.wiring import wire
@@ -46,7 +46,8 @@ class Published:
     rank computes, and of how many passes it has activations at the most. `lacks` says what is
     wrong with so many ranks and microbatches, or nothing, `legal_for` which numbers of microbatches
     of a replica are legal for so many ranks. `chunks` is the number of stages of a
-    rank, None for what the user wants, from 2 on.
+    rank, None for what the user wants, from 2 on. `paired`: a whole backward may be computed beside
+    the forward before it.
     """
 
     order: Callable[[Pipeline, int, int], Order]
@@ -55,6 +56,7 @@ class Published:
     legal_for: Callable[[int], str] = lambda _: "any number"
     chunks: int | None = 1
     folded: bool = False
+    paired: bool = False
 
 
 PUBLISHED: Mapping[str, Published] = {
@@ -75,6 +77,7 @@ PUBLISHED: Mapping[str, Published] = {
         legal_for=lambda ranks: f"{2 * ranks} or more",
         chunks=2,
         folded=True,
+        paired=True,
     ),
 }
 
@@ -111,8 +114,13 @@ def pipeline_of(
     return Pipeline(ranks=ranks, chunks=chunks, folded=published.folded, layers=tuple(layers))
 
 
-def schedules_of(name: str, pipeline: Pipeline, slots: Sequence[Slot]) -> Schedules:
+def schedules_of(
+    name: str, pipeline: Pipeline, slots: Sequence[Slot], *, shares_experts: bool = False
+) -> Schedules:
     """The operations of each rank of one replica's pipeline, for one step.
+
+    Where ranks share experts, passes that may be side by side are: one computes while the other
+    waits for what is sent to experts. Elsewhere one after the other idles less.
 
     Cost: linear in the number of passes, but for sorting those of a rank.
     Raises: ScheduleError if there is no such schedule, or it is for other pipelines, or illegal.
@@ -121,7 +129,8 @@ def schedules_of(name: str, pipeline: Pipeline, slots: Sequence[Slot]) -> Schedu
     _check_shape(name, pipeline)
     if why := published.lacks(pipeline.ranks, len(slots)):
         raise ScheduleError(f"{name} is not legal: {why}; use {PLAIN}")
-    orders = [published.order(pipeline, rank, len(slots)) for rank in range(pipeline.ranks)]
+    visits = side_by_side if published.paired and shares_experts else one_by_one
+    orders = [visits(published.order(pipeline, rank, len(slots))) for rank in range(pipeline.ranks)]
     end = (Reduce(), Vote(), Step())
     return tuple((*operations_of(places, slots), *end) for places in wire(orders, pipeline))
 
@@ -135,7 +144,7 @@ def asynchronous_schedules_of(
     """
     slots = slots_alone(num_microbatches)
     ranks = range(pipeline.ranks)
-    orders = [one_forward_one_backward(pipeline, rank, len(slots)) for rank in ranks]
+    orders = [one_by_one(one_forward_one_backward(pipeline, rank, len(slots))) for rank in ranks]
     versions = [ASYNCHRONOUS[name](pipeline, rank, group) for rank in ranks]
     return tuple(
         tuple(versioned_operations(places, slots, versions[rank]))

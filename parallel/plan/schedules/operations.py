@@ -71,6 +71,19 @@ class KeepCompany:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """A forward and the backward of another microbatch at once, block beside block.
+
+    While one of them waits for what experts on other ranks are sent, or say, the other one
+    computes. Neither needs what the other makes.
+    Source: DeepSeek-AI 2024 (arXiv:2412.19437), section 3.2.1.
+    """
+
+    forward: Forward | KeepCompany
+    backward: Backward | KeepCompany
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BorderMessage:
     """What crosses from a stage to the next one, or the gradient of it on its way back.
 
@@ -137,7 +150,8 @@ class Step:
     version: int = 0
 
 
-LocalOperation = Forward | Backward | KeepCompany | Reduce | Vote | Step
+MicrobatchPass = Forward | Backward | InputBackward | WeightBackward | KeepCompany | Overlap
+LocalOperation = Forward | Backward | KeepCompany | Overlap | Reduce | Vote | Step
 Split = InputBackward | WeightBackward
 Transfer = Send | Receive | Exchange
 Operation = LocalOperation | Split | Stash | Transfer

@@ -12,13 +12,14 @@ from remesh.parallel.plan.schedules.operations import (
     InputBackward,
     KeepCompany,
     Operation,
+    Overlap,
     Receive,
     Send,
     Stash,
     Step,
     WeightBackward,
 )
-from remesh.parallel.plan.schedules.rank_order import Task
+from remesh.parallel.plan.schedules.rank_order import AtOnce, Task
 from remesh.parallel.plan.schedules.replica_slots import Slot
 from remesh.parallel.plan.schedules.wiring import Crossing, Half, ListEntry
 
@@ -37,8 +38,8 @@ class WeightVersions:
 def operations_of(places: Sequence[ListEntry], slots: Sequence[Slot]) -> Iterator[Operation]:
     """Of a rank whose weights are the same throughout."""
     for place in places:
-        if isinstance(place, Task):
-            yield _pass(place, slots[place.slot], 0)
+        if isinstance(place, tuple):
+            yield _visit(place, slots)
         else:
             yield from _transfer(place, slots)
 
@@ -50,17 +51,28 @@ def versioned_operations(
     last_use = {versions.of(slot): slot for slot in range(len(slots))}
     due: list[Operation] = []
     for place in places:
-        if not isinstance(place, Task):
+        if not isinstance(place, tuple):
             yield from _transfer(place, slots)
             continue
         yield from due
         due = []
-        yield _pass(place, slots[place.slot], versions.of(place.slot))
-        made = versions.made_by(place.slot) if place.what == "backward" else None
+        [task] = place
+        yield _pass(task, slots[task.slot], versions.of(task.slot))
+        made = versions.made_by(task.slot) if task.what == "backward" else None
         if made is not None:
-            is_in_use = last_use.get(made - 1, -1) > place.slot
+            is_in_use = last_use.get(made - 1, -1) > task.slot
             due = [*([Stash(version=made - 1)] if is_in_use else []), Step(version=made)]
     yield from due
+
+
+def _visit(visit: AtOnce, slots: Sequence[Slot]) -> Operation:
+    first, *others = (_pass(task, slots[task.slot], 0) for task in visit)
+    if not others:
+        return first
+    [second] = others
+    assert isinstance(first, Forward | KeepCompany), first
+    assert isinstance(second, Backward | KeepCompany), second
+    return Overlap(forward=first, backward=second)
 
 
 def _pass(task: Task, slot: Slot, version: int) -> Operation:

@@ -20,6 +20,24 @@ class Task:
 
 
 Order = Sequence[Task]
+AtOnce = tuple[Task, ...]  # one pass, or two of other microbatches that begin and end together
+
+
+def one_by_one(order: Order) -> tuple[AtOnce, ...]:
+    """Each pass by itself."""
+    return tuple((task,) for task in order)
+
+
+def side_by_side(order: Order) -> tuple[AtOnce, ...]:
+    """Each forward together with the whole backward right after it, if there is one."""
+    visits: list[AtOnce] = []
+    for task in order:
+        before = visits[-1] if visits else ()
+        if task.what == "backward" and [one.what for one in before] == ["forward"]:
+            visits[-1] = (*before, task)
+        else:
+            visits.append((task,))
+    return tuple(visits)
 
 
 def by_turns(forwards: Sequence[Task], backwards: Sequence[Task], warm_up: int) -> Iterator[Task]:

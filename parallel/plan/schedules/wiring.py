@@ -15,13 +15,13 @@ where they go round (interleaving) or both ways (DualPipeV) nobody sees through 
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remesh.parallel.plan.errors import ScheduleError
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.operations import Pass
-from remesh.parallel.plan.schedules.rank_order import Order, Task
+from remesh.parallel.plan.schedules.rank_order import AtOnce, Task
 
 # With forwards computed again in backward, as most large models do. Other costs leave these orders
 # as good: where a forward takes four times a half of its backward, or ten times less, ranks have
@@ -44,25 +44,27 @@ class Half:
     crossing: Crossing
 
 
-ListEntry = Task | list[Half]  # of one half, or of two with the same peer
+ListEntry = AtOnce | list[Half]  # of one half, or of two with the same peer
 
 
-def wire(orders: Sequence[Order], pipeline: Pipeline) -> tuple[list[ListEntry], ...]:
+def wire(orders: Sequence[Sequence[AtOnce]], pipeline: Pipeline) -> tuple[list[ListEntry], ...]:
     """Of each rank what it computes, gives and takes, in order, if every slot has a microbatch.
+
+    Two passes at once begin when there is what both need, and what they make is there at their end.
 
     Cost: linear in the number of passes, but for sorting those of a rank.
     Raises: ScheduleError if the orders wait for each other.
     """
     times = _Times(orders, pipeline)
     times.run()
-    lists: list[list[tuple[_Key, Task | Half]]] = [
-        [((start, 1), task) for start, task in zip(starts, order, strict=True)]
+    lists: list[list[tuple[_Key, AtOnce | Half]]] = [
+        [((start, 1), visit) for start, visit in zip(starts, order, strict=True)]
         for starts, order in zip(times.starts, orders, strict=True)
     ]
-    for taker, passes in enumerate(zip(times.starts, times.needed, strict=True)):
-        for start, crossing in zip(*passes, strict=True):
-            giver = taker if crossing is None else _giver(crossing, pipeline)
-            if crossing is not None and giver != taker:
+    for taker, needed in enumerate(times.needed):
+        for crossing, start in needed.items():
+            giver = _giver(crossing, pipeline)
+            if giver != taker:
                 time = max(times.made[crossing], start - _MOMENT)
                 key = _key(time, giver, crossing)
                 lists[giver].append((key, Half(taker, gives=True, crossing=crossing)))
@@ -109,19 +111,22 @@ def _key(time: int, giver: int, crossing: Crossing) -> _Key:
 
 @dataclass(slots=True)
 class _Times:
-    """When each pass starts, with nothing to wait for but what it needs."""
+    """When each visit starts, with nothing to wait for but what it needs.
 
-    orders: Sequence[Order]
+    `needed` says of each rank when it needs what.
+    """
+
+    orders: Sequence[Sequence[AtOnce]]
     pipeline: Pipeline
     starts: list[list[int]] = field(init=False)
-    needed: list[list[Crossing | None]] = field(init=False)
+    needed: list[dict[Crossing, int]] = field(init=False)
     free: list[int] = field(init=False)
     made: dict[Crossing, int] = field(default_factory=dict)
     waiting: dict[Crossing, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.starts = [[] for _ in self.orders]
-        self.needed = [[] for _ in self.orders]
+        self.needed = [{} for _ in self.orders]
         self.free = [0] * len(self.orders)
 
     def run(self) -> None:
@@ -133,29 +138,37 @@ class _Times:
             raise ScheduleError(f"rank {rank} waits for what is never there: {crossing}")
 
     def _advance(self, rank: int) -> Iterator[int]:
-        """Goes on until a pass lacks what it needs; the ranks that have waited for what is made."""
+        """Goes on until a visit lacks what it needs; the ranks that waited for what is made."""
         order, starts = self.orders[rank], self.starts[rank]
         for number in range(len(starts), len(order)):
-            task = order[number]
-            needed, makes = needed_by(task, self.pipeline), made_by(task, self.pipeline)
-            if needed is not None and needed not in self.made:
-                self.waiting[needed] = rank
+            visit = order[number]
+            needed = _crossings(needed_by, visit, self.pipeline)
+            missing = next((one for one in needed if one not in self.made), None)
+            if missing is not None:
+                self.waiting[missing] = rank
                 return
-            start = max(self.free[rank], self.made[needed] if needed is not None else 0)
+            start = max([self.free[rank], *(self.made[one] for one in needed)])
             starts.append(start)
-            self.needed[rank].append(needed)
-            self.free[rank] = start + _TIMES[task.what]
-            if makes is not None:
+            self.needed[rank].update(dict.fromkeys(needed, start))
+            self.free[rank] = start + sum(_TIMES[task.what] for task in visit)
+            for makes in _crossings(made_by, visit, self.pipeline):
                 self.made[makes] = self.free[rank]
                 if makes in self.waiting:
                     yield self.waiting.pop(makes)
 
 
-def _placed(entries: list[tuple[_Key, Task | Half]], pipeline: Pipeline) -> list[ListEntry]:
+def _crossings(
+    of: Callable[[Task, Pipeline], Crossing | None], visit: AtOnce, pipeline: Pipeline
+) -> list[Crossing]:
+    found = (of(task, pipeline) for task in visit)
+    return [crossing for crossing in found if crossing is not None]
+
+
+def _placed(entries: list[tuple[_Key, AtOnce | Half]], pipeline: Pipeline) -> list[ListEntry]:
     """In order; a message as early as may be, together with one before it of the same peer."""
     found: list[ListEntry] = []
     for _, entry in sorted(entries, key=_first):
-        if isinstance(entry, Task):
+        if isinstance(entry, tuple):
             found.append(entry)
             continue
         place = _earliest(found, entry, pipeline)
@@ -167,7 +180,7 @@ def _placed(entries: list[tuple[_Key, Task | Half]], pipeline: Pipeline) -> list
     return found
 
 
-def _first(entry: tuple[_Key, Task | Half]) -> _Key:
+def _first(entry: tuple[_Key, AtOnce | Half]) -> _Key:
     return entry[0]
 
 
@@ -176,7 +189,7 @@ def _earliest(found: Sequence[ListEntry], half: Half, pipeline: Pipeline) -> int
     place = len(found)
     while half.gives and place:
         before = found[place - 1]
-        if isinstance(before, list) or made_by(before, pipeline) == half.crossing:
+        if isinstance(before, list) or half.crossing in _crossings(made_by, before, pipeline):
             break
         place -= 1
     return place

@@ -9,11 +9,11 @@ from remesh.parallel.plan.schedules.operations import (
     InputBackward,
     KeepCompany,
     Operation,
-    Pass,
+    Overlap,
     WeightBackward,
 )
 
-_Visited = tuple[Pass, int, bool]  # what, of which stage, whether it ends a leaf
+_Visited = tuple[str, int, bool]  # what, of which stage, whether it ends a leaf
 
 
 def check_company(schedules: Sequence[Sequence[Operation]]) -> None:
@@ -45,6 +45,9 @@ def visits(schedule: Sequence[Operation]) -> Iterator[_Visited]:
                 yield "input", stage, False
             case WeightBackward(stage=stage, ends_leaf=ends_leaf):
                 yield "weight", stage, ends_leaf
+            case Overlap(forward=forward, backward=backward):
+                for what, stage, ends_leaf in visits((forward, backward)):
+                    yield f"paired {what}", stage, ends_leaf
             case KeepCompany(what=what, stage=stage, ends_leaf=ends_leaf):
                 yield what, stage, ends_leaf
             case _:

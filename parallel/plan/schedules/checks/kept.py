@@ -8,6 +8,7 @@ from remesh.parallel.plan.schedules.operations import (
     Backward,
     Forward,
     Operation,
+    Overlap,
     Stash,
     Step,
     WeightBackward,
@@ -21,7 +22,11 @@ def peak_in_flight(schedule: Sequence[Operation]) -> int:
     """
     held = most = 0
     for operation in schedule:
-        if isinstance(operation, Forward):
+        if isinstance(operation, Overlap):
+            held += isinstance(operation.forward, Forward)
+            most = max(most, held)
+            held -= isinstance(operation.backward, Backward)
+        elif isinstance(operation, Forward):
             held += 1
             most = max(most, held)
         elif isinstance(operation, Backward | WeightBackward):

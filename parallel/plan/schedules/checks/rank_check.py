@@ -15,6 +15,7 @@ from remesh.parallel.plan.schedules.operations import (
     InputBackward,
     KeepCompany,
     Operation,
+    Overlap,
     Pass,
     Receive,
     Reduce,
@@ -70,6 +71,9 @@ class RankCheck:
                 is_empty = number < len(self.slots) and self.slots[number].microbatch is None
                 self._want(is_empty, operation, "for a slot that is not empty")
                 self._pass(operation, what, number)
+            case Overlap(forward=forward, backward=backward):
+                self.take(backward)  # which is not that of this forward
+                self.take(forward)
             case Send() | Receive() | Exchange():
                 self._transfer(operation)
             case Reduce() | Vote() | Step() | Stash():

@@ -9,6 +9,7 @@ from remesh.parallel.plan.schedules.operations import (
     Forward,
     InputBackward,
     Operation,
+    Overlap,
     WeightBackward,
 )
 from remesh.parallel.plan.schedules.timing.timeline import Timeline
@@ -60,6 +61,8 @@ def _row(timeline: Timeline, pipeline: Pipeline, rank: int) -> list[str]:
 
 
 def _name(operation: Operation, pipeline: Pipeline) -> str:
+    if isinstance(operation, Overlap):
+        return _name(operation.forward, pipeline) + _name(operation.backward, pipeline)
     if not isinstance(operation, Forward | Backward | InputBackward | WeightBackward):
         return ""
     chunk = _CHUNKS[pipeline.chunk_of(operation.stage)] if pipeline.chunks > 1 else ""

@@ -18,6 +18,7 @@ from remesh.parallel.plan.schedules.operations import (
     Forward,
     InputBackward,
     Operation,
+    Overlap,
     Receive,
     Send,
     Vote,
@@ -33,7 +34,7 @@ _Delivery = tuple[int, int, BorderMessage | None]  # from, to, what
 class PassCosts:
     """How long a pass through one stage takes, by kind, and how long a message is under way.
 
-    A whole backward takes as long as its two halves.
+    A whole backward takes as long as its two halves, and two passes at once as long as both.
     """
 
     forward: Duration = 1
@@ -55,6 +56,8 @@ class PassCosts:
                 return self.input
             case WeightBackward():
                 return self.weight
+            case Overlap(forward=forward, backward=backward):
+                return self.of(forward) + self.of(backward)
             case _:
                 return 0
 
