@@ -19,12 +19,14 @@ from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.plan.dealing import deal_in_runs
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
 NUM_LEAVES = 12
+NUM_SEGMENTS = 4  # the largest number of replicas of a job that has so many leaves
 Times = tuple[float, float]
 
 
@@ -62,7 +64,8 @@ def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> l
 def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
     """Leaf gradients, each in a buffer of its own, to one sum on all ranks, in milliseconds."""
     group = mesh.data
-    dealing = deal_in_runs(NUM_LEAVES, group.size)
+    tree = LeafTree(num_leaves=NUM_LEAVES, num_segments=NUM_SEGMENTS)
+    dealing = deal_in_runs(tree, group.size)
     leaves = dealing.portions[group.rank]
     gradients = [torch.randn(size) for _ in leaves]
     tree = TreeSum(

@@ -11,6 +11,7 @@ from remesh.parallel.optim.optimizer import Optimizer
 from remesh.parallel.plan.buckets import BUCKET_BYTES
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.pieces import shard_size
 from remesh.parallel.plan.pipeline import Pipeline
@@ -50,7 +51,9 @@ class ZeroSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """`microbatch` is in sequences. `same_bits` adds gradients in an order that no dp changes."""
+    """`microbatch` is in sequences. `same_bits` adds gradients in an order that no dp changes: that
+    of a tree over the leaves in `num_segments` segments.
+    """
 
     model: ModelConfig
     seed: int
@@ -67,6 +70,12 @@ class EngineSpec:
     recompute: Recompute = field(default_factory=Recompute)
     sequence: bool = False
     same_bits: bool = True
+    num_segments: int = 1
+
+    @property
+    def tree(self) -> LeafTree:
+        """How the gradients of all leaves are added up."""
+        return LeafTree(num_leaves=self.num_leaves, num_segments=self.num_segments)
 
     def cut(self, layout: Layout, shards: int, pipeline: Pipeline | None = None) -> Cut:
         """Into which parts the state falls where `shards` ranks share one copy."""

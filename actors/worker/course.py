@@ -76,4 +76,5 @@ def engine_spec(job: Job) -> EngineSpec:
         recompute=Recompute(mode=train.recompute, every=train.recompute_every),
         sequence=job.parallel.sequence,
         same_bits=job.elastic.same_bits,
+        num_segments=job.num_segments,
     )

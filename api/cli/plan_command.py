@@ -41,11 +41,13 @@ COLUMNS = (
     "shards",
     "leaves each",
     "efficiency",
+    "sent",
     "unit",
     "memory",
     "moves",
 )
 LEGEND = (
+    "sent: the bytes of gradients that a worker sends in a step, as a multiple of an all-reduce; "
     "unit: workers taken together; memory: of each worker at the most, without snapshots; moves: "
     "the share of the state that changes hands as the next smaller mesh grows to this one, or this "
     "one shrinks to it"
@@ -174,6 +176,7 @@ def _cells(job: Job, row: RungRow) -> dict[str, Any]:
         "shards": rung.shards,
         "leaves each": row.leaves,
         "efficiency": f"{row.efficiency:.0%}",
+        "sent": "" if row.sent is None else f"{row.sent:.1f}x",
         "unit": f"{unit.workers}{together}",
         "memory": byte_text(needed_bytes(memory_of(job, rung))),
         "moves": "" if row.moves is None else f"{row.moves:.0%}" if row.moves else "nothing",
@@ -196,6 +199,7 @@ def _values(
                 "shards": row.rung.shards,
                 "leaves_each": row.leaves,
                 "efficiency": row.efficiency,
+                "sent": row.sent,
                 "unit": {
                     "workers": row.rung.unit.workers,
                     "on_one_node": row.rung.unit.on_one_node,

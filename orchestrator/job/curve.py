@@ -47,7 +47,7 @@ OTHERWISE = {
     ),
     # Names and places, how far and how fast the run goes on, what is kept of it. The largest number
     # of replicas shapes the curve by the number of leaves, which a fingerprint holds beside its
-    # keys.
+    # keys, and the bits by the number of their segments, which the bit key holds beside its own.
     KeyClass.NEITHER: frozenset(
         {
             "job.name",

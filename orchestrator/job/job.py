@@ -129,6 +129,11 @@ class Job(BaseModel):
         return choose_num_leaves(self.num_microbatches, self.max_dp, self.replicas_together)
 
     @property
+    def num_segments(self) -> int:
+        """Of the tree that adds up the leaves: one for each replica there may be."""
+        return min(self.max_dp, self.num_leaves) if self.elastic.same_bits else 1
+
+    @property
     def bucket_elements(self) -> int:
         """Of a bucket of gradients."""
         return self.zero.bucket_bytes // (2 if self.train.grad_dtype == "bf16" else 4)
@@ -136,7 +141,7 @@ class Job(BaseModel):
     @property
     def bits(self) -> Fingerprint:
         """What may change the bits of a step, but not its mathematics, by key."""
-        return bits_of(self)
+        return {**bits_of(self), "segments": self.num_segments}
 
     @property
     def bit_key(self) -> str:

@@ -247,6 +247,7 @@ def sizes_of(job: Job, rung: Rung) -> RankSizes:
         stage=job.zero.stage,
         bucket_elements=job.bucket_elements,
         num_leaves=job.num_leaves,
+        num_segments=job.num_segments,
         microbatches_per_leaf=microbatches_per_leaf,
         microbatch=train.microbatch,
         compute_bytes=_SIZES[train.dtype],

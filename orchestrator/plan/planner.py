@@ -9,7 +9,8 @@ from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.plan.staging import staging_of
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
-from remesh.parallel.plan.leaves import efficiency
+from remesh.parallel.plan.leaves import LeafTree, efficiency, leaves_each
+from remesh.parallel.plan.pieces import streams
 from remesh.parallel.plan.schedules.catalogue import schedules_of
 from remesh.parallel.plan.schedules.replica_slots import slots_alone
 from remesh.parallel.plan.schedules.timing.timeline import time_line
@@ -115,13 +116,16 @@ def dealt(job: Job, rung: Rung) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungRow:
-    """A line of the table: `leaves` of each replica, the share of time it computes, and which share
-    of the state changes hands as the mesh grows to it from the rung below, None for the lowest.
+    """A line of the table: `leaves` of each replica, the share of time it computes, what a worker
+    sends for gradients, as a multiple of an all-reduce of them, None where it sends nothing, and
+    which share of the state changes hands as the mesh grows to it from the rung below, None for the
+    lowest.
     """
 
     rung: Rung
     leaves: str
     efficiency: float
+    sent: float | None
     moves: float | None
 
 
@@ -133,6 +137,7 @@ def rows(job: Job, ladder: Ladder) -> Iterator[RungRow]:
             rung=rung,
             leaves=_each(job, rung),
             efficiency=_efficiency(job, rung),
+            sent=_sent(job, rung),
             moves=None if below is None else 1.0 - rung.cut.kept(below.cut),
         )
         below = rung
@@ -143,6 +148,25 @@ def _efficiency(job: Job, rung: Rung) -> float:
         together = rung.layout.replicas_together
         return efficiency(job.num_leaves // together, rung.layout.dp // together)
     return job.num_leaves / (rung.layout.dp * max(rung.leaves))
+
+
+def _sent(job: Job, rung: Rung) -> float | None:
+    """An all-reduce is one exchange of pieces and one gathering of their sums; here as many nodes
+    or leaves are exchanged as the worker has that has the most.
+    """
+    dp, cp = rung.layout.dp, rung.layout.cp
+    if dp * cp == 1:
+        return None
+    together = rung.layout.replicas_together
+    if streams(job.zero.stage, rung.shards) or (job.elastic.same_bits and together > 1):
+        exchanged = max(rung.leaves, default=rung.most_leaves(job.num_leaves))
+    elif job.elastic.same_bits:
+        tree = LeafTree(num_leaves=job.num_leaves, num_segments=job.num_segments)
+        counts = leaves_each(job.num_leaves, dp, rung.leaves)
+        exchanged = max(map(len, tree.dealt(counts)))
+    else:
+        exchanged = 1
+    return (exchanged + 1) / 2
 
 
 def _idle_share(job: Job, rung: Rung) -> float | None:

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 
 from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.leaves import deal
 from remesh.parallel.plan.schedules.catalogue import PLAIN
 
 
@@ -90,12 +88,6 @@ class Rung:
         """Those of the replica that has most of them, where they are dealt evenly."""
         together = self.layout.replicas_together
         return -(-num_leaves // together // (self.layout.dp // together))
-
-    def dealt(self, num_leaves: int) -> tuple[range, ...]:
-        """The leaves of each replica."""
-        if not self.leaves:
-            return deal(num_leaves, self.layout.dp)
-        return tuple(range(*ends) for ends in pairwise(accumulate(self.leaves, initial=0)))
 
 
 def changed_bits(before: str, after: str) -> str:

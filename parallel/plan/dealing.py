@@ -1,9 +1,9 @@
 """Who computes which leaves of a global batch, and when: pure.
 
-Either in runs: each member of a group has neighbouring leaves, which it can add up by itself before
-any message. Or in rounds: neighbouring members compute neighbouring leaves at the same time, which
-are reduced together, so that none has to be kept. Members may have different numbers of leaves, for
-nodes of different speed: the tree that adds them is the same.
+Either in runs: each member of a group has leaves that it can add up by itself to few nodes of the
+tree before any message. Or in rounds: neighbouring members compute neighbouring leaves at the same
+time, which are reduced together, so that none has to be kept. Members may have different numbers of
+leaves, for nodes of different speed: the tree that adds them is the same.
 
 `together` neighbouring members compute neighbouring leaves at the same time in either way, as those
 have to that hold all experts of a layer between them. What such members add to experts is one
@@ -21,19 +21,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from remesh.parallel.plan.errors import LayoutError
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.leaves import LeafTree, leaves_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealing:
-    """`portions` are the leaves of each member, in the order in which it computes them.
+    """`portions` are the leaves of each member, in the order in which it computes them; `tree` says
+    how they are added up.
 
     Leaf l stands for the leaves [l * unit, (l + 1) * unit) of the global batch. `in_rounds` says
     that the n-th leaves of all members, where they have as many, are neighbours. `parts` neighbours
     have the same leaves.
     """
 
-    num_leaves: int
+    tree: LeafTree
     portions: tuple[Sequence[int], ...]
     in_rounds: bool = False
     unit: int = 1
@@ -68,7 +69,7 @@ class Dealing:
             tuple(leaf // run for leaf in portion) for portion in self.portions[::together]
         )
         return Dealing(
-            num_leaves=self.num_leaves // run,
+            tree=self.tree.by_runs(run),
             portions=portions,
             in_rounds=self.in_rounds,
             unit=self.unit * run,
@@ -77,25 +78,27 @@ class Dealing:
 
 
 def deal_in_runs(
-    num_leaves: int, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
+    tree: LeafTree, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
 ) -> Dealing:
-    """`lengths` are the leaves of each member; without them it is as even as it can be.
+    """`lengths` are the leaves of each member; without them it is as even as it can be. A member
+    has few nodes of the tree.
 
     Raises: LayoutError if so many cannot be dealt so.
     """
+    counts = _runs_each(tree, num_members, lengths, together)
     portions = tuple(
-        range(span.start * together + n, span.stop * together + n, together)
-        for span in _runs(num_leaves, num_members, lengths, together)
+        tuple(run * together + n for node in nodes for run in node)
+        for nodes in tree.by_runs(together).dealt(counts)
         for n in range(together)
     )
-    return Dealing(num_leaves=num_leaves, portions=portions)
+    return Dealing(tree=tree, portions=portions)
 
 
 def deal_in_rounds(
-    num_leaves: int, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
+    tree: LeafTree, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
 ) -> Dealing:
     """As `deal_in_runs`; members with fewer leaves are idle in the last rounds."""
-    counts = [len(span) for span in _runs(num_leaves, num_members, lengths, together)]
+    counts = _runs_each(tree, num_members, lengths, together)
     dealt: list[list[int]] = [[] for _ in counts]
     leaf = 0
     for number in range(max(counts)):
@@ -104,14 +107,14 @@ def deal_in_rounds(
                 own.append(leaf)
                 leaf += together
     portions = tuple(tuple(leaf + n for leaf in own) for own in dealt for n in range(together))
-    return Dealing(num_leaves=num_leaves, portions=portions, in_rounds=True)
+    return Dealing(tree=tree, portions=portions, in_rounds=True)
 
 
-def _runs(
-    num_leaves: int, num_members: int, lengths: Sequence[int], together: int
-) -> tuple[range, ...]:
-    """Of each run of members those runs of leaves that it computes."""
-    for count, what in ((num_leaves, "leaves"), (num_members, "ranks")):
+def _runs_each(
+    tree: LeafTree, num_members: int, lengths: Sequence[int], together: int
+) -> tuple[int, ...]:
+    """How many runs of leaves each run of members computes."""
+    for count, what in ((tree.num_leaves, "leaves"), (num_members, "ranks")):
         if count % together:
             raise LayoutError(
                 f"{count} {what} cannot be dealt in runs of ep={together}; use a multiple of it"
@@ -122,4 +125,4 @@ def _runs(
             f"{tuple(lengths)} leaves each: {together} ranks that hold all experts between them "
             "have to have as many"
         )
-    return deal(num_leaves // together, num_members // together, firsts)
+    return leaves_each(tree.num_leaves // together, num_members // together, firsts)

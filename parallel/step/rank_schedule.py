@@ -31,7 +31,7 @@ def dealt(spec: EngineSpec, mesh: Mesh, lengths: Sequence[int]) -> Dealing:
     """Who computes which leaves. Raises: LayoutError if they cannot be dealt so."""
     deal = deal_in_rounds if streams(spec.zero.stage, mesh.shard.size) else deal_in_runs
     together = max(1, mesh.experts.size // mesh.ring.size)  # that hold all experts between them
-    dealing = deal(spec.num_leaves, mesh.data.size // mesh.ring.size, lengths, together=together)
+    dealing = deal(spec.tree, mesh.data.size // mesh.ring.size, lengths, together=together)
     return dealing.in_parts(mesh.ring.size)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_gather, start_all_reduce_, start_all_to_all
 from remesh.parallel.groups.group import PendingOperation
-from remesh.parallel.plan.leaves import aligned_nodes, push
+from remesh.parallel.plan.leaves import LeafTree, push
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.lane import Lane
 
@@ -29,10 +29,8 @@ class TreeSum:
     def __init__(self, lane: Lane) -> None:
         dealing = lane.dealing
         self._lane = lane
-        self._num_leaves = dealing.num_leaves
-        self._nodes_of_ranks = [
-            aligned_nodes(portion, dealing.num_leaves) for portion in dealing.portions
-        ]
+        self._tree = dealing.tree
+        self._nodes_of_ranks = [self._tree.nodes(portion) for portion in dealing.portions]
         self._nodes: list[TreeNode] = []
         self._received: Tensor | None = None
         self._packed: Tensor | None = None
@@ -49,7 +47,7 @@ class TreeSum:
         own = self._lane.dealing.leaf(leaf)
         if own is not None and gradient is not None:
             node = (range(own, own + 1), gradient)
-            push(self._nodes, node, self._joined, self._num_leaves)
+            push(self._nodes, node, self._joined, self._tree)
         return own == self._lane.last_leaf
 
     def advance(self) -> None:
@@ -120,7 +118,7 @@ class TreeSum:
         nodes = [(m, span) for m, spans in enumerate(self._nodes_of_ranks) for span in spans]
         found = sorted(zip(nodes, rows, strict=True), key=lambda node: node[0][1].start)
         for (member, span), row in found:
-            push(parts[dealing.part(member)], (span, row), Tensor.add_, self._num_leaves)
+            push(parts[dealing.part(member)], (span, row), Tensor.add_, self._tree)
         return sum_of_parts(parts, Tensor.add_)
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
@@ -139,7 +137,7 @@ class StreamedTreeSum:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._num_leaves = lane.dealing.num_leaves
+        self._tree = lane.dealing.tree
         self._round = 0
         self._nodes = self._no_nodes()
         self._gradient: Tensor | None = None
@@ -181,7 +179,7 @@ class StreamedTreeSum:
         dealt = [(m, n) for m, n in enumerate(dealing.round(self._round)) if n is not None]
         for (member, leaf), row in zip(dealt, rows, strict=True):
             node = (range(leaf, leaf + 1), row)
-            push(self._nodes[dealing.part(member)], node, self._joined, self._num_leaves)
+            push(self._nodes[dealing.part(member)], node, self._joined, self._tree)
         self._nodes = [[self._kept(node) for node in nodes] for nodes in self._nodes]
         for buffer in (*self._sent, self._received):
             self._lane.workspace.give(buffer)
@@ -196,7 +194,7 @@ class StreamedTreeSum:
             start_all_gather(replica, shard, piece).wait()
             self._lane.workspace.give(piece)
             piece = shard
-        self._nodes = [[(range(self._num_leaves), piece)]]
+        self._nodes = [[(range(self._tree.num_leaves), piece)]]
         return piece[: self._lane.pieces.shard_size]
 
     def clear(self) -> None:
@@ -242,8 +240,9 @@ def sum_of_parts(
 ) -> Tensor:
     """The parts of a gradient, each added up to its root, added up by an aligned tree."""
     stack: list[TreeNode] = []
+    tree = LeafTree(num_leaves=len(parts))
     for number, [(_, root)] in enumerate(parts):
-        push(stack, (range(number, number + 1), root), add, len(parts))
+        push(stack, (range(number, number + 1), root), add, tree)
     [(_, total)] = stack
     return total
 

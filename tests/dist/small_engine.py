@@ -21,7 +21,7 @@ EVEN_MODEL = replace(MODEL, vocab_size=64)  # for peers that pad nothing
 
 
 def spec(num_leaves=12, microbatches_per_leaf=2, *, clip=0.5, lr=3e-3, **more):
-    settings = {"model": MODEL, "optimizer": AdamW(), **more}
+    settings = {"model": MODEL, "optimizer": AdamW(), "num_segments": 4, **more}
     return EngineSpec(
         **settings,
         seed=7,

@@ -11,6 +11,7 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 from remesh.parallel.plan.dealing import deal_in_runs
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.vote import LOSS_UNITS, Ballot, vote
@@ -95,7 +96,7 @@ def masked_gradient(seat, targets):
         seat.rank * len(targets) // seat.size : (seat.rank + 1) * len(targets) // seat.size
     ]
     mesh = seat.mesh()
-    dealing = deal_in_runs(len(targets), seat.size)
+    dealing = deal_in_runs(LeafTree(num_leaves=len(targets)), seat.size)
     tree = TreeSum(
         Lane(
             pieces=Pieces(size=64, num_shards=1, num_replicas=seat.size),

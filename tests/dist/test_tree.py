@@ -7,7 +7,7 @@ from remesh.parallel.groups import collectives
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.lane import Lane, Sharing
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
@@ -15,6 +15,7 @@ from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
 CPU = torch.device("cpu")
+NUM_SEGMENTS = 4
 
 
 def leaf_gradients(num_leaves, size):
@@ -39,9 +40,10 @@ def lane_of(sharing, size, dealing):
     )
 
 
-def dealing_of(kind, *dealt, **how):
+def dealing_of(kind, num_leaves, *dealt, **how):
     streams = kind in (StreamedTreeSum, StreamedPlainSum)
-    return (deal_in_rounds if streams else deal_in_runs)(*dealt, **how)
+    tree = LeafTree(num_leaves=num_leaves, num_segments=NUM_SEGMENTS)
+    return (deal_in_rounds if streams else deal_in_runs)(tree, *dealt, **how)
 
 
 def add_up(seat, kind, num_leaves, size, num_shards, lengths=()):
@@ -158,7 +160,9 @@ def test_lanes_of_dense_and_of_expert_buckets_keep_their_bits_side_by_side(pool,
         assert torch.equal(put_together([both[0] for both in found]), dense), ranks
         for place in (0, 1):
             shards = [(at[1], total) for _, (at, total) in found if at[0] == place]
-            expected = tree_of([expert_gradient(unit, place, 64 * 3) for unit in range(units)])
+            expected = in_segments(
+                [expert_gradient(unit, place, 64 * 3) for unit in range(units)], 2
+            )
             assert torch.equal(put_together(shards), expected), (ranks, sharded, place)
 
 
@@ -168,6 +172,20 @@ def tree_of(values):
         pairs = [values[n : n + 2] for n in range(0, len(values), 2)]
         values = [pair[0] + pair[1] if len(pair) == 2 else pair[0] for pair in pairs]
     return values[0]
+
+
+def in_segments(values, count):
+    """So many segments of as many values each."""
+    size = len(values) // count
+    return tree_of([tree_of(values[n * size : (n + 1) * size]) for n in range(count)])
+
+
+def test_segments_are_added_up_first(pool):
+    """12 leaves in 4 segments of 3: as a run of up to 4 replicas adds them."""
+    gradients = list(leaf_gradients(12, 64))
+    [(_, total)] = pool.run(add_up, 1, TreeSum, 12, 64, 1)
+    assert torch.equal(total, in_segments(gradients, NUM_SEGMENTS))
+    assert not torch.equal(total, tree_of(gradients))
 
 
 @pytest.mark.parametrize("kind", [PlainSum, StreamedPlainSum])
@@ -209,9 +227,9 @@ def test_gradients_of_2_4_6_and_8_average_to_5(pool, kind, num_shards):
 
 @pytest.mark.parametrize(("num_leaves", "limit"), [(64, 7), (48, 7), (1, 1)])
 def test_few_buffers_live_at_a_time(num_leaves, limit):
-    tree = TreeSum(lane_of(sharing_of(Mesh.alone()), 64, deal_in_runs(num_leaves, 1)))
+    tree = TreeSum(lane_of(sharing_of(Mesh.alone()), 64, dealing_of(TreeSum, num_leaves, 1)))
     taken = set()
-    for leaf in deal(num_leaves, 1)[0]:
+    for leaf in range(num_leaves):
         buffer = tree.take()
         taken.add(buffer.data_ptr())
         tree.add(leaf, buffer)

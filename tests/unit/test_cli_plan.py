@@ -27,19 +27,20 @@ def lines(capsys, *arguments):
 
 def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
     head, *rows = lines(capsys, TINY)
-    assert " ".join(head) == "workers mesh shards leaves each efficiency unit memory moves"
+    assert " ".join(head) == "workers mesh shards leaves each efficiency sent unit memory moves"
     assert rows[:2] == [
         ["1", "dp=1", "1", "12", "100%", "1", "390", "MB"],
-        ["2", "dp=2", "1", "6", "100%", "1", "409", "MB", "nothing"],
+        ["2", "dp=2", "1", "6", "100%", "1.0x", "1", "381", "MB", "nothing"],
     ]
-    assert rows[3][:4] == ["4", "dp=4", "1", "3"]
+    assert rows[2][5] == "1.5x"
+    assert rows[3][:6] == ["4", "dp=4", "1", "3", "100%", "1.0x"]
     assert " ".join(rows[-1]) == "dp=4: 12 leaves of 1 microbatch, 3 each, 100% efficient"
 
 
 def test_so_many_workers_get_a_marked_mesh_and_the_rest_is_explained(capsys):
     found = [" ".join(words) for words in lines(capsys, SHARDED, "--workers", "3")]
     assert found[1].startswith("> 2 tp=2 1 2 100% 2 on one node 359 MB")
-    assert found[2] == "4 dp=2 tp=2 2 1 100% 2 on one node 362 MB 50%"
+    assert found[2] == "4 dp=2 tp=2 2 1 100% 1.0x 2 on one node 362 MB 50%"
     assert "1 worker stays spare: a mesh has whole replicas, 2 workers at a time" in found
     assert "ZeRO stage 3: all replicas share one copy" in found
 
@@ -60,6 +61,24 @@ def test_pipelines_show_their_schedule_and_how_much_they_idle(capsys):
 def test_leaves_that_do_not_come_out_even_show_what_that_costs(capsys):
     rows = lines(capsys, TINY, "--set", "elastic.max_workers=5", "--workers", "5")
     assert rows[5][:8] == [">", "5", "dp=5", "1", "2", "or", "3", "80%"]
+
+
+def test_what_a_worker_sends_is_told_of_every_mesh(capsys):
+    """speed 4: the tree's nodes, where segments are uneven too; leaves where they are streamed."""
+    sent = {}
+    for name, keys in {
+        "uneven": ("train.global_batch=26", "elastic.max_workers=4"),
+        "streamed": ("zero.stage=2",),
+        "plain": ("elastic.same_bits=false",),
+    }.items():
+        sets = [word for key in keys for word in ("--set", key)]
+        assert main(["plan", TINY, *sets, "--json"]) == 0
+        sent[name] = [rung["sent"] for rung in json.loads(capsys.readouterr().out)["rungs"]]
+    assert sent == {
+        "uneven": [None, 1.0, 1.5, 1.0],
+        "streamed": [None, 3.5, 2.5, 2.0],
+        "plain": [None, 1.0, 1.0, 1.0],
+    }
 
 
 def test_the_same_for_a_program(capsys):

@@ -222,7 +222,7 @@ def test_bits_that_change_are_said_in_a_sentence_with_the_keys():
     old, new = tiny(), tiny("train.threads=2", "train.grad_dtype=bf16", "elastic.same_bits=false")
     assert bits_change(old.bits, new.bits) == (
         "the bits change from here on: train.threads was 1 and is 2, train.grad_dtype was fp32 and "
-        "is bf16, elastic.same_bits was true and is false"
+        "is bf16, elastic.same_bits was true and is false, segments was 4 and is 1"
     )
     assert bits_change(old.bits, tiny("zero.stage=3", "train.recompute=full").bits) is None
     assert bits_change(None, new.bits) is None
@@ -234,8 +234,18 @@ def test_a_microbatch_of_another_size_is_other_bits_of_the_same_run():
     assert bits_change(tiny().bits, other.bits) is not None
 
 
+def test_the_largest_number_of_replicas_shapes_the_tree_and_with_it_the_bits():
+    other = tiny("elastic.max_workers=6")
+    assert other.fingerprint("d") == tiny().fingerprint("d")
+    assert bits_change(tiny().bits, other.bits) == (
+        "the bits change from here on: segments was 4 and is 6"
+    )
+    before = {key: value for key, value in tiny().bits.items() if key != "segments"}
+    assert "segments was unset and is 4" in bits_change(before, tiny().bits)
+
+
 def test_the_bit_key_is_its_keys_in_a_text():
     assert tiny().bit_key == (
         "train.microbatch=2 train.threads=1 train.grad_dtype=fp32 parallel.tp=1 parallel.cp=1 "
-        "parallel.ep=1 parallel.sequence=false elastic.same_bits=true"
+        "parallel.ep=1 parallel.sequence=false elastic.same_bits=true segments=4"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.errors import LayoutError
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.leaves import LeafTree, leaves_each
 
 WAYS = [deal_in_runs, deal_in_rounds]
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any)
@@ -19,9 +19,9 @@ LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any)
 def test_every_leaf_is_some_replicas_and_nobody_waits_for_a_message_that_does_not_come(
     way, num_leaves, dp
 ):
-    dealing = way(num_leaves, dp)
+    dealing = way(LeafTree(num_leaves=num_leaves, num_segments=4), dp)
     assert sorted(chain(*dealing.portions)) == list(range(num_leaves))
-    assert [len(own) for own in dealing.portions] == [len(span) for span in deal(num_leaves, dp)]
+    assert [len(own) for own in dealing.portions] == [*leaves_each(num_leaves, dp)]
     exchanges = {len(own) + dealing.num_idle(n) for n, own in enumerate(dealing.portions)}
     assert min(exchanges) >= 1
     if dealing.in_rounds:
@@ -29,15 +29,27 @@ def test_every_leaf_is_some_replicas_and_nobody_waits_for_a_message_that_does_no
 
 
 def test_even_portions_are_runs_or_every_so_manieth_leaf():
-    assert deal_in_runs(7, 3).portions == (range(3), range(3, 5), range(5, 7))
-    assert deal_in_rounds(7, 3).portions == ((0, 3, 6), (1, 4), (2, 5))
+    tree = LeafTree(num_leaves=7, num_segments=3)
+    assert deal_in_runs(tree, 3).portions == ((0, 1, 2), (3, 4), (5, 6))
+    assert deal_in_rounds(tree, 3).portions == ((0, 3, 6), (1, 4), (2, 5))
+
+
+def test_a_replica_in_the_place_of_more_gets_what_is_left_of_them():
+    tree = LeafTree(num_leaves=12, num_segments=4)
+    assert deal_in_runs(tree, 3).portions == ((0, 1, 2, 9), (3, 4, 5, 10), (6, 7, 8, 11))
+    assert deal_in_runs(tree, 2).portions == (tuple(range(6)), tuple(range(6, 12)))
 
 
 @given(LENGTHS, st.integers(1, 3))
 def test_uneven_portions_are_as_long_as_they_should_be(counts, together):
     lengths = [count for count in counts for _ in range(together)]
     for way in WAYS:
-        dealing = way(sum(lengths), len(lengths), lengths, together=together)
+        dealing = way(
+            LeafTree(num_leaves=sum(lengths), num_segments=3),
+            len(lengths),
+            lengths,
+            together=together,
+        )
         assert [len(own) for own in dealing.portions] == lengths
         assert sorted(chain(*dealing.portions)) == list(range(sum(lengths)))
         for own in dealing.portions:
@@ -47,7 +59,9 @@ def test_uneven_portions_are_as_long_as_they_should_be(counts, together):
 @given(LENGTHS, st.integers(1, 3))
 def test_the_leaves_of_rounds_come_in_the_trees_order(counts, together):
     lengths = [count for count in counts for _ in range(together)]
-    dealing = deal_in_rounds(sum(lengths), len(lengths), lengths, together=together)
+    dealing = deal_in_rounds(
+        LeafTree(num_leaves=sum(lengths)), len(lengths), lengths, together=together
+    )
     rounds = [dealing.round(number) for number in range(max(lengths))]
     assert [leaf for one in rounds for leaf in one if leaf is not None] == list(range(sum(lengths)))
     for member, length in enumerate(lengths):
@@ -59,9 +73,9 @@ def test_the_leaves_of_rounds_come_in_the_trees_order(counts, together):
 def test_neighbours_that_have_tokens_of_the_same_rows_compute_a_part_each_of_the_same_leaves(
     lengths, parts, way
 ):
-    whole = way(sum(lengths), len(lengths), lengths)
+    whole = way(LeafTree(num_leaves=sum(lengths), num_segments=3), len(lengths), lengths)
     dealing = whole.in_parts(parts)
-    assert dealing.num_leaves == whole.num_leaves
+    assert dealing.tree == whole.tree
     for part in range(parts):
         members = range(part, len(lengths) * parts, parts)
         assert {dealing.part(member) for member in members} == {part}
@@ -80,8 +94,8 @@ def test_experts_are_on_ranks_of_one_row_first_and_then_on_those_of_more(
 ):
     """Who has all tokens of a leaf between them adds one gradient of it; who has some, a part."""
     run = max(1, together // parts)
-    runs = deal_in_runs(8, 4, together=run).in_parts(parts).by_runs(together)
-    assert (runs.num_leaves, runs.parts, len(runs.portions)) == (
+    runs = deal_in_runs(LeafTree(num_leaves=8), 4, together=run).in_parts(parts).by_runs(together)
+    assert (runs.tree.num_leaves, runs.parts, len(runs.portions)) == (
         leaves,
         left,
         4 * parts // together,
@@ -94,9 +108,11 @@ def test_neighbours_that_hold_the_experts_compute_neighbouring_leaves_at_the_sam
     counts, together, way
 ):
     lengths = [count for count in counts for _ in range(together)]
-    dealing = way(sum(lengths), len(lengths), lengths, together=together)
+    dealing = way(
+        LeafTree(num_leaves=sum(lengths), num_segments=3), len(lengths), lengths, together=together
+    )
     runs = dealing.by_runs(together)
-    assert (runs.num_leaves, runs.unit) == (sum(counts), together)
+    assert (runs.tree.num_leaves, runs.unit) == (sum(counts), together)
     for group in range(len(counts)):
         own = dealing.portions[group * together : (group + 1) * together]
         for leaves, run in zip(zip(*own, strict=True), runs.portions[group], strict=True):
@@ -123,5 +139,6 @@ def test_neighbours_that_hold_the_experts_compute_neighbouring_leaves_at_the_sam
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_what_cannot_be_dealt_is_refused(way, arguments, together, text):
+    num_leaves, *others = arguments
     with pytest.raises(LayoutError, match=text):
-        way(*arguments, together=together)
+        way(LeafTree(num_leaves=num_leaves), *others, together=together)

@@ -111,11 +111,7 @@ def test_which_bits_change_is_said_by_their_keys():
     assert changed_bits("tp=1", "tp=1 sequence=true") == "sequence was unset and is true"
 
 
-def test_a_rung_says_who_computes_which_leaves():
-    even = Rung(layout=Layout(dp=3))
-    assert even.dealt(8) == (range(3), range(3, 6), range(6, 8))
-    slow = Rung(layout=Layout(dp=3), leaves=(4, 3, 1))
-    assert slow.dealt(8) == (range(4), range(4, 7), range(7, 8))
+def test_a_rung_says_which_ranks_are_a_unit():
     assert list(Rung(layout=Layout(dp=2, tp=2), unit=PAIR).units()) == [range(2), range(2, 4)]
 
 

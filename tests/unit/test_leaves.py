@@ -1,80 +1,149 @@
+import math
 import random
+from itertools import chain, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remesh.parallel.plan import leaves
 from remesh.parallel.plan.errors import LayoutError
+from remesh.parallel.plan.leaves import LeafTree
 
 
-def reference(values, start, size):
-    """The aligned tree by recursion, over a power of two, absent leaves left out."""
-    if start >= len(values):
-        return None
-    if size == 1:
-        return values[start]
-    left = reference(values, start, size // 2)
-    right = reference(values, start + size // 2, size // 2)
-    return left if right is None else left + right
+def aligned(values):
+    """The aligned tree by recursion, cut off at its end."""
+    if len(values) == 1:
+        return values[0]
+    middle = 1
+    while 2 * middle < len(values):
+        middle *= 2
+    return aligned(values[:middle]) + aligned(values[middle:])
 
 
-def tree_over_ranks(values, dp):
-    num_leaves = len(values)
-    root = []
-    for span in leaves.deal(num_leaves, dp):
+def reference(values, num_segments):
+    """A tree over segments that are as even as can be, of trees over their leaves."""
+    count = min(num_segments, len(values))
+    starts = [math.ceil(n * len(values) / count) for n in range(count + 1)]
+    return aligned([aligned(values[start:stop]) for start, stop in pairwise(starts)])
+
+
+def tree_over_ranks(tree, values, counts):
+    nodes = []
+    for taken in tree.dealt(counts):
         own = []
-        for leaf in span:
-            node = (range(leaf, leaf + 1), values[leaf])
-            leaves.push(own, node, float.__add__, num_leaves)
-        for node in own:
-            leaves.push(root, node, float.__add__, num_leaves)
-    assert [node for node, _ in root] == [range(num_leaves)]
+        for leaf in chain(*taken):
+            leaves.push(own, (range(leaf, leaf + 1), values[leaf]), float.__add__, tree)
+        assert len(own) <= len(taken)
+        nodes += own
+    root = []
+    for node in sorted(nodes, key=lambda node: node[0].start):
+        leaves.push(root, node, float.__add__, tree)
+    assert [node for node, _ in root] == [range(len(values))]
     return root[0][1]
 
 
-@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 16, 24, 31, 60])
-def test_tree_adds_in_one_order_for_every_number_of_ranks(num_leaves):
+@pytest.mark.parametrize("num_segments", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 7, 8, 12, 16, 31, 60])
+def test_tree_adds_in_one_order_for_every_number_of_ranks(num_leaves, num_segments):
     rng = random.Random(num_leaves)
     values = [rng.uniform(-1, 1) * 10 ** rng.randint(-8, 8) for _ in range(num_leaves)]
-    expected = reference(values, 0, 64)
+    tree = LeafTree(num_leaves=num_leaves, num_segments=num_segments)
+    expected = reference(values, num_segments)
     for dp in range(1, num_leaves + 3):
-        assert tree_over_ranks(values, dp) == expected
+        assert tree_over_ranks(tree, values, leaves.leaves_each(num_leaves, dp)) == expected
 
 
-@pytest.mark.parametrize("num_leaves", [1, 6, 11, 12, 16, 24])
-def test_aligned_nodes_cover_their_span_in_order_and_are_few(num_leaves):
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any), st.integers(1, 9))
+def test_so_it_does_where_ranks_have_any_number_of_leaves(counts, num_segments):
+    rng = random.Random(sum(counts))
+    values = [rng.uniform(-1, 1) * 10 ** rng.randint(-8, 8) for _ in range(sum(counts))]
+    tree = LeafTree(num_leaves=sum(counts), num_segments=num_segments)
+    assert tree_over_ranks(tree, values, counts) == reference(values, num_segments)
+    for taken, count in zip(tree.dealt(counts), counts, strict=True):
+        assert sum(map(len, taken)) == count
+
+
+def most_nodes(tree, dp):
+    """Of a rank. With k of them it sends k + 1 shares of a bucket; in an all-reduce it sends 2."""
+    return max(map(len, tree.dealt(leaves.leaves_each(tree.num_leaves, dp))))
+
+
+@pytest.mark.parametrize(
+    ("num_microbatches", "max_dp", "most"),
+    [(12, 4, 2), (16, 4, 2), (16, 8, 2), (96, 4, 2), (96, 8, 3), (480, 4, 2), (480, 32, 5)],
+)
+def test_a_rank_sends_what_an_all_reduce_does_at_the_largest_dp_and_its_halves(
+    num_microbatches, max_dp, most
+):
+    """speed 4: elsewhere up to twice as much; of many leaves too while few replicas are missing."""
+    num_leaves = leaves.choose_num_leaves(num_microbatches, max_dp)
+    tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
+    for dp in range(1, max_dp + 1):
+        nodes = most_nodes(tree, dp)
+        if (max_dp // dp).bit_count() == 1 and max_dp % dp == 0:
+            assert nodes == 1, dp
+        assert nodes <= (3 if 4 * dp >= 3 * max_dp else most), dp
+
+
+@pytest.mark.parametrize(("num_leaves", "max_dp"), [(13, 4), (30, 8), (100, 16), (7, 4), (3, 4)])
+def test_so_it_does_where_segments_are_uneven(num_leaves, max_dp):
+    tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
+    assert {most_nodes(tree, max_dp >> half) for half in range(max_dp.bit_length())} == {1}
+
+
+def test_one_loss_costs_a_second_node_and_not_a_third():
+    for num_leaves, max_dp in ((12, 4), (64, 16), (128, 32), (480, 32)):
+        assert most_nodes(LeafTree(num_leaves=num_leaves, num_segments=max_dp), max_dp - 1) == 2
+
+
+@pytest.mark.parametrize("num_segments", [1, 4, 5])
+@pytest.mark.parametrize("num_leaves", [1, 6, 11, 12, 24])
+def test_nodes_cover_their_span_in_order_and_are_few(num_leaves, num_segments):
+    tree = LeafTree(num_leaves=num_leaves, num_segments=num_segments)
     for start in range(num_leaves):
         for stop in range(start, num_leaves + 1):
-            nodes = leaves.aligned_nodes(range(start, stop), num_leaves)
+            nodes = tree.nodes(range(start, stop))
             assert [leaf for node in nodes for leaf in node] == list(range(start, stop))
             assert len(nodes) <= 2 * num_leaves.bit_length()
+            if start == 0 < stop:
+                assert tree.num_nodes(stop) == len(nodes)
 
 
-def test_aligned_nodes_of_known_spans():
-    assert leaves.aligned_nodes(range(12), 12) == (range(12),)
-    assert leaves.aligned_nodes(range(6), 12) == (range(4), range(4, 6))
-    assert leaves.aligned_nodes(range(6, 12), 12) == (range(6, 8), range(8, 12))
-    assert leaves.aligned_nodes(range(8, 11), 11) == (range(8, 11),)
-    assert leaves.aligned_nodes(range(3, 3), 12) == ()
+def test_nodes_of_known_spans():
+    one, four = LeafTree(num_leaves=12), LeafTree(num_leaves=12, num_segments=4)
+    assert one.nodes(range(12)) == four.nodes(range(12)) == (range(12),)
+    assert one.nodes(range(6)) == (range(4), range(4, 6))
+    assert four.nodes(range(6)) == (range(6),)
+    assert four.nodes(range(5)) == (range(3), range(3, 5))
+    assert four.nodes(range(4, 12)) == (range(4, 5), range(5, 6), range(6, 12))
+    assert LeafTree(num_leaves=11).nodes(range(8, 11)) == (range(8, 11),)
+    assert four.nodes(range(3, 3)) == ()
 
 
 def test_join_wants_siblings():
-    assert leaves.join(range(2), range(2, 4), 8) == range(4)
-    assert leaves.join(range(2, 4), range(4, 6), 8) is None
-    assert leaves.join(range(8), range(8, 9), 12) is None
-    assert leaves.join(range(8), range(8, 12), 12) == range(12)
-    assert leaves.join(range(8), range(8, 8), 8) is None
+    tree = LeafTree(num_leaves=12)
+    assert tree.join(range(2), range(2, 4)) == range(4)
+    assert tree.join(range(2, 4), range(4, 6)) is None
+    assert tree.join(range(8), range(8, 9)) is None
+    assert tree.join(range(8), range(8, 12)) == range(12)
+    assert tree.join(range(8), range(8, 8)) is None
+    in_threes = LeafTree(num_leaves=12, num_segments=4)
+    assert in_threes.join(range(2), range(2, 3)) == range(3)
+    assert in_threes.join(range(2), range(2, 4)) is None
+    assert in_threes.join(range(3), range(3, 6)) == range(6)
+    assert in_threes.join(range(3), range(3, 5)) is None
+    assert in_threes.join(range(3, 6), range(6, 9)) is None
 
 
 @pytest.mark.parametrize(
     ("num_leaves", "dp"), [(12, 4), (12, 5), (12, 7), (3, 4), (1, 1), (24, 16)]
 )
-def test_deal_is_contiguous_complete_and_even_within_one(num_leaves, dp):
-    spans = leaves.deal(num_leaves, dp)
-    assert [leaf for span in spans for leaf in span] == list(range(num_leaves))
-    assert len(spans) == dp
-    lengths = [len(span) for span in spans]
-    assert max(lengths) - min(lengths) <= 1
-    assert lengths == sorted(lengths, reverse=True)
+def test_counts_are_complete_and_even_within_one(num_leaves, dp):
+    counts = leaves.leaves_each(num_leaves, dp)
+    assert sum(counts) == num_leaves
+    assert len(counts) == dp
+    assert counts[0] == max(counts) <= min(counts) + 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from remesh.orchestrator.job.job import Job, load_job
 from remesh.orchestrator.plan.planner import NodeRoom, dealt, ladder_of, reasons, rung_for
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.layout import Layout
+from remesh.parallel.plan.leaves import leaves_each
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 
@@ -45,7 +46,7 @@ def test_a_batch_that_multiplies_out_is_dealt_evenly():
     job = tiny(*batch(256, 4, 8))
     found = rung(job, 8)
     assert found.layout == Layout(dp=8)
-    assert {len(span) for span in found.dealt(job.num_leaves)} == {job.num_leaves // 8}
+    assert set(leaves_each(job.num_leaves, 8)) == {job.num_leaves // 8}
     assert dealt(job, found).endswith("100% efficient")
 
 
@@ -74,10 +75,10 @@ def test_more_workers_than_microbatches_are_refused_by_the_key_that_says_so():
 def test_every_leaf_is_dealt_at_any_number_of_workers(workers):
     job = tiny("elastic.max_workers=8")
     found = rung(job, workers)
-    spans = found.dealt(job.num_leaves)
-    assert found.workers == workers == len(spans)
-    assert [leaf for span in spans for leaf in span] == list(range(job.num_leaves))
-    assert min(map(len, spans)) >= 1
+    counts = leaves_each(job.num_leaves, workers)
+    assert found.workers == workers == len(counts)
+    assert sum(counts) == job.num_leaves
+    assert min(counts) >= 1
 
 
 def test_the_plan_says_who_stays_spare_and_what_is_missing():

@@ -4,7 +4,7 @@ from remesh.data.cursor import batch_positions
 from remesh.data.order import rows_of
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.job.job import parse_job
-from remesh.parallel.plan.leaves import deal
+from remesh.parallel.plan.leaves import leaves_each
 
 SAMPLES, GLOBAL_BATCH, GROWS_AFTER, STEPS = 240, 24, 5, 10
 JOB = """
@@ -30,7 +30,7 @@ max_workers = 12
 def shares(job, dp):
     """How many samples of each step every replica gets."""
     leaf = GLOBAL_BATCH // job.num_leaves
-    return [len(span) * leaf for span in deal(job.num_leaves, dp)]
+    return [count * leaf for count in leaves_each(job.num_leaves, dp)]
 
 
 def test_three_times_the_workers_share_the_same_batch_and_the_epoch_keeps_its_steps():

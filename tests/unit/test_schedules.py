@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.errors import LayoutError, ScheduleError
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.catalogue import (
     PUBLISHED,
@@ -336,7 +337,7 @@ SPEEDS = st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any)
 @given(st.sampled_from(["gpipe", "1f1b", "zb-h1"]), SPEEDS, st.integers(1, 3), st.integers(1, 4))
 def test_replicas_with_other_leaves_visit_the_same_stages_in_rounds(name, lengths, size, ranks):
     pipeline = Pipeline(ranks=ranks)
-    dealing = deal_in_rounds(sum(lengths), len(lengths), lengths)
+    dealing = deal_in_rounds(LeafTree(num_leaves=sum(lengths)), len(lengths), lengths)
     replicas = []
     for member, length in enumerate(lengths):
         slots = slots_of(dealing, member, size)
@@ -354,7 +355,7 @@ def test_replicas_with_other_leaves_visit_the_same_stages_in_rounds(name, length
 @pytest.mark.parametrize(("name", "lengths"), [("interleaved", (4, 1)), ("dualpipe-v", (5, 2, 4))])
 def test_so_they_do_where_messages_go_round_or_both_ways(name, lengths):
     pipeline = pipeline_of(name, 2, 3)
-    dealing = deal_in_rounds(sum(lengths), len(lengths), lengths)
+    dealing = deal_in_rounds(LeafTree(num_leaves=sum(lengths)), len(lengths), lengths)
     replicas = []
     for member in range(len(lengths)):
         slots = slots_of(dealing, member, 1)
@@ -380,7 +381,7 @@ def last_ends(schedule):
 
 
 def test_a_replica_without_any_leaf_visits_once_in_runs():
-    dealing = deal_in_runs(2, 3)
+    dealing = deal_in_runs(LeafTree(num_leaves=2), 3)
     assert slots_of(dealing, 2, 2) == tuple(
         Slot(microbatch=None, leaf=None, ends_leaf=ends_leaf) for ends_leaf in (False, True)
     )

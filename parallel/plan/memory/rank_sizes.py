@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.model_config import ModelConfig, block_parameters
 from remesh.parallel.plan.pieces import CHUNK, Pieces, streams
 from remesh.parallel.plan.pipeline import Pipeline
@@ -45,6 +46,12 @@ class RankSizes:
     num_microbatches: int = 1
     position: int = 0
     cp: int = 1
+    num_segments: int = 1
+
+    @property
+    def tree(self) -> LeafTree:
+        """How leaves are added up."""
+        return LeafTree(num_leaves=self.num_leaves, num_segments=self.num_segments)
 
     @cached_property
     def layers(self) -> tuple[int, ...]:

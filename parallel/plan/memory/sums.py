@@ -3,7 +3,9 @@
 Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 3, here with the tree's nodes.
 """
 
-from remesh.parallel.plan.leaves import push
+from itertools import chain, islice
+
+from remesh.parallel.plan.leaves import leaves_each, push
 from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, RankSizes
 from remesh.parallel.plan.pieces import Pieces
 
@@ -73,18 +75,22 @@ def _streamed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
         under_way = 2 * (largest.padded_size + largest.shard_size)
         return owned + (padded if sizes.microbatches_per_leaf > 1 else 0) + under_way
     rounds = range(1, min(-(-sizes.num_leaves // sizes.dp), _MOST_LEAVES) + 1)
-    depth = max(min(n * sizes.dp, sizes.num_leaves).bit_count() for n in rounds[:-1] or [1])
+    firsts = [min(n * sizes.dp, sizes.num_leaves) for n in rounds[:-1] or [1]]
+    depth = max(map(sizes.tree.num_nodes, firsts))
     pieces = sum(run.num * run.pieces.piece_size for run in runs) * depth * sizes.cp
     whole = padded if sizes.microbatches_per_leaf > 1 else 0
     return pieces + whole + 4 * largest.padded_size
 
 
 def _nodes_kept(sizes: RankSizes) -> list[int]:
-    """Of the first rank, which has the most leaves: nodes of the tree after each of its leaves."""
-    num_leaves = sizes.num_leaves
+    """Of a rank that ends with the most: nodes of the tree after each of its leaves."""
+    tree = sizes.tree
+    most: tuple[range, ...] = ()
+    for nodes in tree.dealt(leaves_each(sizes.num_leaves, sizes.dp)):
+        most = nodes if len(nodes) > len(most) else most
     stack: list[tuple[range, None]] = []
     found = []
-    for leaf in range(min(-(-num_leaves // sizes.dp), _MOST_LEAVES)):
-        push(stack, (range(leaf, leaf + 1), None), lambda *_: None, num_leaves)
+    for leaf in islice(chain(*most), _MOST_LEAVES):
+        push(stack, (range(leaf, leaf + 1), None), lambda *_: None, tree)
         found.append(len(stack))
     return found
