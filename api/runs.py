@@ -15,6 +15,7 @@ from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.job.job import Job, load_job, parse_job, read_job_file
 from remesh.orchestrator.job.job_text import text_of
 from remesh.orchestrator.job.submission import Submission, check_id, id_stem
+from remesh.orchestrator.plan.wish import parted
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import given_path
 
@@ -61,12 +62,13 @@ class AttachedRun:
         """The loss of each step that the run stands on. Raises as status."""
         return [row["loss"] for row in self.metrics()]
 
-    def scale(self, nodes: int) -> str:
-        """Have the live run use so many nodes; its answer in a sentence.
+    def scale(self, nodes: int | None = None, *, layout: str | None = None) -> str:
+        """Have the live run use so many nodes, or other degrees; its answer in a sentence.
 
-        Raises: UserError if it refuses, UnreachableError if it is not there.
+        A `layout` is a text such as "tp=2,pp=2", or "auto" for what its job says. Raises: UserError
+        if it refuses, UnreachableError if it is not there.
         """
-        return self._tell("/scale", {"nodes": nodes})
+        return self._tell(*_scaled(nodes, layout))
 
     def drain(self, node: str) -> str:
         """Have the live run leave a node at the next step boundary. Raises as scale."""
@@ -116,8 +118,8 @@ class DistantRun:
         assert isinstance(answer, Reached)
         return dict(answer.answer)
 
-    def scale(self, nodes: int) -> str:
-        return self._tell("/scale", {"nodes": nodes})
+    def scale(self, nodes: int | None = None, *, layout: str | None = None) -> str:
+        return self._tell(*_scaled(nodes, layout))
 
     def drain(self, node: str) -> str:
         return self._tell("/drain", {"node": node})
@@ -200,7 +202,7 @@ class AskedRun(Protocol):
     """A run that can be asked and told, from wherever it is."""
 
     def status(self) -> dict[str, Any]: ...
-    def scale(self, nodes: int) -> str: ...
+    def scale(self, nodes: int | None = None, *, layout: str | None = None) -> str: ...
     def drain(self, node: str) -> str: ...
 
 
@@ -277,6 +279,16 @@ def submission_of(
     )
     check_folders(submission.job())
     return submission
+
+
+def _scaled(nodes: int | None, layout: str | None) -> tuple[str, dict[str, Any]]:
+    """Which wish it is, and what it says. Raises: UserError for none, two, or no layout."""
+    if (nodes is None) == (layout is None):
+        raise UserError("one wish at a time: --nodes N, or --layout with degrees such as tp=2,pp=2")
+    if layout is None:
+        return "/scale", {"nodes": nodes}
+    parted(layout)
+    return "/layout", {"layout": layout}
 
 
 def run_dir_of(target: Path | None) -> Path:

@@ -31,9 +31,14 @@ LEAVES = frozenset(
         "parallel.dp",
         "parallel.tp",
         "parallel.pp",
+        "parallel.cp",
+        "parallel.ep",
         "zero.group",
         "elastic.max_workers",
         "elastic.pp",
+        "elastic.tp",
+        "elastic.cp",
+        "elastic.ep",
         "elastic.same_bits",
     }
 )

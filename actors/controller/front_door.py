@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 import ray
 
+from remesh.actors.cluster import this_machine as own_machine
+from remesh.actors.cluster.connection import node_memory
 from remesh.actors.controller.asked_stacks import AskAgents, AskedStacks
+from remesh.actors.controller.layout_wishes import FreeMemory, LayoutWishes
 from remesh.actors.controller.takeover import Beginning, open_server
 from remesh.actors.controller.wishes import Wishes
 from remesh.actors.run.contact import Contact
@@ -32,9 +35,11 @@ class FrontDoor:
         """Open from now on, and told in the run's folder."""
         spec, machine = self._begun.spec, self._begun.machine
         wishes = Wishes(machine, self._view.lock, post)
+        layouts = LayoutWishes(machine, self._view.lock, post, spec, self._memory)
         stacks = AskedStacks(machine, self._view.lock, ask_agents)
         actions = {
             "/scale": wishes.scale,
+            "/layout": layouts.ask,
             "/drain": wishes.drain,
             "/stop": wishes.stop,
             "/stacks": stacks.ask,
@@ -60,3 +65,10 @@ class FrontDoor:
             )
         )
         return server
+
+    def _memory(self) -> FreeMemory:
+        """Nodes of a cluster that was started for the run share this machine's."""
+        spec = self._begun.spec
+        if spec.own_cluster:
+            return FreeMemory(here=own_machine.this_machine(spec.job).free_bytes)
+        return FreeMemory(nodes=node_memory())

@@ -4,14 +4,14 @@ import secrets
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from remesh.actors.cluster.connection import connect, disconnect, node_memory, nodes
 from remesh.actors.controller.starting import find_controller, start_controller
 from remesh.actors.history.brought_back import journal_brought_back
-from remesh.actors.history.newest_journal import read_newest
-from remesh.actors.history.replay import carried_by
 from remesh.actors.jobs.continuing import Continuation, check_nothing_changes, continuation_of
+from remesh.actors.jobs.earlier_wish import WithWish, taken_up
 from remesh.actors.jobs.finishing import Outcome, lost_words
 from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.node.offers import check_device
@@ -25,7 +25,6 @@ from remesh.data.stream import Stream
 from remesh.orchestrator.control.words.options import MANY_NODES, Options
 from remesh.orchestrator.control.words.records import FreshState
 from remesh.orchestrator.job.amendments import flat
-from remesh.orchestrator.job.curve import bits_change
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.plan.fitting import check_nodes
@@ -66,12 +65,13 @@ def start_run(
         if options.address is not None:
             check_nodes(job, ladder, node_memory())
         notices = _made_ready(folder, goes_on, fresh=options.fresh)
-        spec = _spec(goes_on, options, folder, ladder.highest.workers)
+        taken = taken_up(job, folder, ladder, partial(_within, options=options))
+        spec = _spec(goes_on, options, folder, taken)
         brought_words = (brought,) if brought else ()
         spec = replace(spec, notices=(*notices, *brought_words, *spec.notices))
         folder.keep_bits(job.bits)
         held.callback(folder.withdraw, spec.run)
-        control = _control_options(spec, ladder, goes_on, folder)
+        control = _control_options(spec, taken, goes_on, folder)
         generation = control.last_generation + 1
         folder.stand_on(goes_on.step, generation=generation, start=spec.start)
         controller = start_controller(spec, control)
@@ -127,10 +127,11 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
         return Run(controller, held.pop_all(), Outcome(folder=folder, job=job), outlives=True)
 
 
-def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: int) -> RunSpec:
+def _spec(
+    goes_on: Continuation, options: RunOptions, folder: RunFolder, taken: WithWish
+) -> RunSpec:
     run = secrets.token_hex(4)
     job = goes_on.job
-    change = bits_change(folder.bits(), job.bits)
     start = folder.claim(run)
     return RunSpec(
         run=run,
@@ -141,12 +142,12 @@ def _spec(goes_on: Continuation, options: RunOptions, folder: RunFolder, most: i
         changes=goes_on.added,
         start=start,
         incarnation=start,
-        max_members=most,
+        max_members=taken.ladder.highest.workers,
         faults=options.faults,
         driver_lease_s=driver_lease_s(job, options),
         submission=options.submission,
         vault_token=secrets.token_hex(TOKEN_BYTES // 2),
-        notices=(*goes_on.notices(), *lost_words(folder), *((change,) if change else ())),
+        notices=(*goes_on.notices(), *lost_words(folder), *taken.notices),
         own_cluster=options.address is None,
     )
 
@@ -189,7 +190,10 @@ def _ladder(job: Job, options: RunOptions) -> Ladder:
 
     Raises: UserError if they have no room for a mesh.
     """
-    ladder = ladder_of(job)
+    return _within(ladder_of(job), options)
+
+
+def _within(ladder: Ladder, options: RunOptions) -> Ladder:
     if options.address is not None:
         return ladder
     room = NodeRoom(nodes=options.nodes, places=options.workers_per_node)
@@ -200,12 +204,12 @@ def _ladder(job: Job, options: RunOptions) -> Ladder:
 
 
 def _control_options(
-    spec: RunSpec, ladder: Ladder, goes_on: Continuation, folder: RunFolder
+    spec: RunSpec, taken: WithWish, goes_on: Continuation, folder: RunFolder
 ) -> Options:
     elastic, checkpoints = spec.job.elastic, goes_on.checkpoints
     return Options(
         steps=spec.job.train.steps,
-        ladder=ladder,
+        ladder=taken.ladder,
         min_workers=min(elastic.min_workers, spec.max_members),
         spares=elastic.spares,
         min_nodes=elastic.min_nodes,
@@ -221,5 +225,5 @@ def _control_options(
         last_generation=folder.last_generation(),
         amendments=goes_on.kept,
         origin=goes_on.origin,
-        carried=carried_by(read_newest(folder.path).starts),
+        carried=taken.carried,
     )

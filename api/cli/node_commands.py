@@ -1,4 +1,4 @@
-"""The commands that change which nodes a live run uses."""
+"""The commands that change which nodes a live run uses, and how they share its model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,9 @@ SCALE_EXAMPLES = """\b
 Examples:
 remesh scale examples/tiny.toml --nodes 1
 remesh scale runs/tiny --nodes 3
+remesh scale runs/tiny --layout tp=2
+remesh scale runs/tiny --layout dp=2,pp=auto
+remesh scale runs/tiny --layout auto
 """
 DRAIN_EXAMPLES = """\b
 Examples:
@@ -40,14 +43,25 @@ def scale(
         ),
     ],
     *,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the run is to use.")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes that the run is to use.")] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEGREES",
+            help="Degrees of dp, pp, cp, ep or tp, such as tp=2,pp=2; auto for those of the job.",
+        ),
+    ] = None,
     address: Through = None,
 ) -> int:
-    """Have a live run use more nodes or fewer, within elastic.min_nodes and elastic.max_nodes.
+    """Have a live run use more nodes or fewer, or share its model in another way.
 
-    Whole nodes leave at a step boundary, the newest first and the head last.
+    With --nodes, within elastic.min_nodes and elastic.max_nodes: whole nodes leave at a step
+    boundary, the newest first and the head last.
+
+    With --layout the run goes on at a step boundary as if its job said so, in the same processes.
+    Degrees that are not named stay as they are. It holds until they are given back with auto.
     """
-    typer.echo(remesh.attach(target, address=address).scale(nodes))
+    typer.echo(remesh.attach(target, address=address).scale(nodes, layout=layout))
     return 0
 
 

@@ -42,7 +42,8 @@ class NodeView:
 class View:
     """`reason` says why the phase is what it is. `layout` is None before the first mesh.
 
-    `amendments` are the values that hold from a step on, `origin` the checkpoint that it began as.
+    `amendments` are the values that hold from a step on, `origin` the checkpoint that it began as,
+    `asked_layout` the degrees that somebody asked for, empty for those of the job.
     """
 
     phase: str
@@ -63,6 +64,7 @@ class View:
     wait: Awaited | None
     amendments: Amendments
     origin: str
+    asked_layout: str
 
 
 def view_of(machine: Controller) -> View:
@@ -98,6 +100,7 @@ def view_of(machine: Controller) -> View:
         wait=wait_of(machine),
         amendments=machine.amendments,
         origin=options.origin,
+        asked_layout=str(state.asked_layout or ""),
     )
 
 

@@ -1,6 +1,7 @@
 """Whether the tables of a job agree: what the rule book is asked, by the keys of the job file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from remesh.orchestrator.job.tables import (
     MAX_DEGREE,
@@ -69,18 +70,34 @@ LIMITS = tuple(
 )
 
 
-def rule_problems(
-    model: ModelTable,
-    train: TrainTable,
-    parallel: ParallelTable,
-    zero: ZeroTable,
-    elastic: ElasticTable,
-) -> Iterator[str]:
+# What cannot be, and what the user who writes it down means something else by.
+POSSIBLE = RULES + LIMITS
+EVERY_RULE = RULES + WITHOUT_EFFECT + LIMITS
+
+
+class Tables(Protocol):
+    """Those of a job that the rule book is about."""
+
+    @property
+    def model(self) -> ModelTable: ...
+    @property
+    def train(self) -> TrainTable: ...
+    @property
+    def parallel(self) -> ParallelTable: ...
+    @property
+    def zero(self) -> ZeroTable: ...
+    @property
+    def elastic(self) -> ElasticTable: ...
+
+
+def rule_problems(tables: Tables, rules: Sequence[Rule]) -> Iterator[str]:
     """What speaks against this model, batch and degrees: first what could never be, then the rest.
 
     A `dp` that the user wrote down says how many workers there are: the bound on them counts only
     if it is written down too.
     """
+    model, train, parallel = tables.model, tables.train, tables.parallel
+    zero, elastic = tables.zero, tables.elastic
     fixed = None if parallel.dp == "auto" else parallel.dp
     bounded = fixed is None or "max_workers" in elastic.model_fields_set
     asked = Asked(
@@ -112,7 +129,7 @@ def rule_problems(
         max_workers=elastic.max_workers if bounded else None,
         elastic_pp=elastic.pp,
     )
-    return problems(asked, RULES + WITHOUT_EFFECT + LIMITS, _names(asked))
+    return problems(asked, rules, _names(asked))
 
 
 def _names(asked: Asked) -> Names:

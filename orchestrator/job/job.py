@@ -7,17 +7,18 @@ working directory, not from the file, so that a job file can be shared.
 import codecs
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from math import lcm
+from itertools import product
+from math import lcm, prod
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from remesh.data.cursor import MAX_POSITION
 from remesh.data.skips import parse_skips
 from remesh.orchestrator.job.amendments import Amendments, Setting, values_at
-from remesh.orchestrator.job.checks import rule_problems
+from remesh.orchestrator.job.checks import EVERY_RULE, POSSIBLE, rule_problems
 from remesh.orchestrator.job.curve import (
     AMENDABLE,
     OTHERWISE,
@@ -44,10 +45,16 @@ from remesh.orchestrator.job.tables import (
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count, given_path
+from remesh.parallel.plan.book.rules import Rule
 from remesh.parallel.plan.book.verdict import shown
 from remesh.parallel.plan.leaves import choose_num_leaves
 
 MAX_FILE_BYTES = 1 << 20
+BITS = ("tp", "cp", "ep")  # degrees of which a run may have others, for other bits
+ELASTIC = frozenset({"pp", *BITS})
+MOST_KINDS = 64  # of meshes, each of other degrees
+
+BatchCut = tuple[int, int]  # leaves, and segments of the tree that adds them up
 
 
 class Job(BaseModel):
@@ -63,6 +70,7 @@ class Job(BaseModel):
     checkpoint: CheckpointTable = Field(default_factory=CheckpointTable)
     elastic: ElasticTable = Field(default_factory=ElasticTable)
     metrics: MetricsTable = Field(default_factory=MetricsTable)
+    _batch: BatchCut | None = PrivateAttr(default=None)
 
     @property
     def name(self) -> str:
@@ -105,18 +113,37 @@ class Job(BaseModel):
         have all experts.
         """
         dp, most = self.parallel.dp, self.most_workers // (stages * self.stage_workers)
-        most = most if dp == "auto" else min(most, dp)
+        leaves = self._batch and self._batch[0]
+        most = min([most, *(bound for bound in (dp, leaves) if isinstance(bound, int))])
         return most - most % lcm(self.zero.group or 1, self.replicas_together)
 
     @property
     def max_dp(self) -> int:
         """The largest number of replicas that the run may reach."""
-        return max(map(self.replicas, self.pp_degrees))
+        return max(job.replicas(pp) for job in self.falls() for pp in job.pp_degrees)
 
     @property
     def largest_mesh(self) -> int:
         """Workers of the largest mesh, 0 if there can be none."""
-        return self.stage_workers * max(pp * self.replicas(pp) for pp in self.pp_degrees)
+        return max(
+            job.stage_workers * pp * job.replicas(pp)
+            for job in self.falls()
+            for pp in job.pp_degrees
+        )
+
+    def falls(self) -> Iterator["Job"]:
+        """The job with each of the degrees that its run may have for other bits, as far as they go
+        together: its own first.
+        """
+        yield self
+        own = [getattr(self.parallel, axis) for axis in BITS]
+        more = [getattr(self.elastic, axis) for axis in BITS]
+        either = [dict.fromkeys((one, *others)) for one, others in zip(own, more, strict=True)]
+        for degrees in product(*either):
+            job = self.shared_by(dict(zip(BITS, degrees, strict=True)), self._batch)
+            fits = self._batch is None or not self._batch[0] % job.replicas_together
+            if [*degrees] != own and fits and next(rule_problems(job, POSSIBLE), None) is None:
+                yield job
 
     @property
     def num_microbatches(self) -> int:
@@ -124,14 +151,24 @@ class Job(BaseModel):
 
     @property
     def num_leaves(self) -> int:
+        if self._batch is not None:
+            return self._batch[0]
         if not self.elastic.same_bits:
             return self.num_microbatches
-        return choose_num_leaves(self.num_microbatches, self.max_dp, self.replicas_together)
+        together = lcm(*(job.replicas_together for job in self.falls()))
+        return choose_num_leaves(self.num_microbatches, max(self.max_dp, together), together)
 
     @property
     def num_segments(self) -> int:
         """Of the tree that adds up the leaves: one for each replica there may be."""
+        if self._batch is not None:
+            return self._batch[1]
         return min(self.max_dp, self.num_leaves) if self.elastic.same_bits else 1
+
+    @property
+    def batch_cut(self) -> BatchCut:
+        """Into how many leaves and segments its batch is cut."""
+        return self.num_leaves, self.num_segments
 
     @property
     def bucket_elements(self) -> int:
@@ -182,6 +219,23 @@ class Job(BaseModel):
             }
         )
 
+    def shared_by(self, degrees: Mapping[str, int], batch: BatchCut | None) -> "Job":
+        """The job with other degrees, such as `tp`, beside which it has no others to fall to; its
+        batch is cut like this, whatever would follow from them.
+        """
+        elastic = dict.fromkeys(degrees.keys() & ELASTIC, ())
+        parallel: dict[str, Any] = dict(degrees)
+        if degrees.get("pp", self.parallel.pp) != self.parallel.pp:
+            parallel["layers"] = ()
+        job = self.model_copy(
+            update={
+                "parallel": self.parallel.model_copy(update=parallel),
+                "elastic": self.elastic.model_copy(update=elastic),
+            }
+        )
+        job._batch = batch  # noqa: SLF001 - of its own class
+        return job
+
     @property
     def _skip_text(self) -> str:
         ranges = parse_skips(self.data.skip).ranges
@@ -209,10 +263,16 @@ class Job(BaseModel):
 
     @model_validator(mode="after")
     def _tables_agree(self) -> Self:
-        problem = next(iter(_cross_problems(self)), None)
-        if problem:
+        if problem := next(self.problems(), None):
             raise ValueError(problem)
         return self
+
+    def problems(self, rules: Sequence[Rule] = EVERY_RULE) -> Iterator[str]:
+        """What is wrong between tables, the first thing first."""
+        yield from rule_problems(self, rules)
+        yield from _fall_problems(self)
+        yield from _bound_problems(self)
+        yield from _reach_problems(self)
 
 
 def load_job(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Job:
@@ -279,11 +339,21 @@ def _unknown(key: str) -> str:
     return f"{key.partition('.')[0]}: unknown table"
 
 
-def _cross_problems(job: Job) -> Iterator[str]:
-    """What is wrong between tables, the first thing first."""
-    yield from rule_problems(job.model, job.train, job.parallel, job.zero, job.elastic)
-    yield from _bound_problems(job)
-    yield from _reach_problems(job)
+def _fall_problems(job: Job) -> Iterator[str]:
+    """Whether the rule book allows each degree that the run may fall to beside the job's own."""
+    others = {axis: getattr(job.elastic, axis) for axis in BITS}
+    kinds = prod(1 + len(degrees) for degrees in (job.elastic.pp, *others.values()))
+    if kinds > MOST_KINDS:
+        yield (
+            f"elastic.pp, tp, cp and ep make up to {kinds} kinds of meshes; name fewer of them, "
+            f"for at most {MOST_KINDS}"
+        )
+        return
+    for axis, degrees in others.items():
+        for degree in degrees:
+            fallen = job.shared_by({axis: degree}, None)
+            for problem in rule_problems(fallen, POSSIBLE):
+                yield f"elastic.{axis} = {shown(degrees)}: {problem}"
 
 
 def _bound_problems(job: Job) -> Iterator[str]:

@@ -9,7 +9,9 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import masked
 
 _BOOLS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false"}
-_LISTS_OF_NUMBERS = frozenset({"parallel.layers", "elastic.pp"})
+_LISTS_OF_NUMBERS = frozenset(
+    {"parallel.layers", "elastic.pp", "elastic.tp", "elastic.cp", "elastic.ep"}
+)
 _NUMBER = re.compile(r"[+-]?(\d[\d,_]*\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 

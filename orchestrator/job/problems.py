@@ -13,7 +13,14 @@ from remesh.orchestrator.job.overrides import cure
 from remesh.orchestrator.user_text import masked
 
 MAX_SHOWN = 60
-EXAMPLES = {"data.skip": '["30..35"]', "parallel.layers": "[3, 5]", "elastic.pp": "[4, 2, 1]"}
+EXAMPLES = {
+    "data.skip": '["30..35"]',
+    "parallel.layers": "[3, 5]",
+    "elastic.pp": "[4, 2, 1]",
+    "elastic.tp": "[2, 1]",
+    "elastic.cp": "[2, 1]",
+    "elastic.ep": "[2, 1]",
+}
 TABLE_ERRORS = ("model_type", "model_attributes_type", "dict_type")
 WANTED = {
     "int_type": "an integer",

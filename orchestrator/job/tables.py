@@ -386,6 +386,10 @@ class ElasticTable(BaseModel):
     Pipelines may have any of `pp` stages instead of `parallel.pp`: of the meshes that there are
     workers for the largest one is taken, of equally large ones that which is named first,
     `parallel.pp` before all others.
+
+    Likewise groups may have any of `tp`, rings any of `cp`, and any of `ep` replicas share experts.
+    These change the bits, so they are taken only where a mesh of the job's own has no room, and
+    left as soon as one has.
     """
 
     model_config = TABLE
@@ -401,6 +405,14 @@ class ElasticTable(BaseModel):
     """Other numbers of stages that a pipeline may have, such as [4, 2, 1], the best one first; only
     those of `parallel.pp` by default.
     """
+    tp: Degrees = ()
+    """Other numbers of workers that may share each layer, such as [2, 1]; other bits, so only where
+    there is no room for `parallel.tp`.
+    """
+    cp: Degrees = ()
+    """Other numbers of workers that may share each sequence, likewise."""
+    ep: Degrees = ()
+    """Other numbers of replicas that may share the experts of a layer, likewise."""
     spares: DegreeOrZero = 0
     """Warm workers beside the mesh."""
     max_failures: CountOrZero = 8

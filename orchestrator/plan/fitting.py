@@ -86,6 +86,25 @@ def check_nodes(job: Job, ladder: Ladder, nodes: Collection[int]) -> None:
         )
 
 
+def check_change(
+    job: Job, rung: Rung, before: tuple[Job, Rung] | None, free_bytes: int | None
+) -> None:
+    """Whether a machine on which all nodes are has the memory for a mesh of this job, in the place
+    of one of a job `before`, whose memory it gets.
+
+    Raises: UserError if it has not.
+    """
+    freed = _all_ranks(*before) if before else 0
+    needed = _all_ranks(job, rung) - freed
+    if free_bytes is not None and needed > free_bytes:
+        memory = memory_of(job, rung)
+        beside = ", beside what the present mesh takes" if before else ""
+        raise UserError(
+            f"{_needs(memory)}; this machine has {byte_text(free_bytes)} free for "
+            f"{count(rung.workers, 'worker')}{beside}; {_cures(job, memory)}"
+        )
+
+
 def needed_bytes(memory: RankMemory) -> int:
     """Without snapshots, of which a vault keeps as many as there is room for."""
     return memory.total - memory.snapshots

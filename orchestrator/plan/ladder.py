@@ -200,7 +200,8 @@ class Ladder:
     ) -> Rung | None:
         """The largest rung of at least so many workers that has `room`, None if there is none.
 
-        One with this bit key comes before a larger one with another.
+        One with the bits of the first flight, the job's own, comes before a larger one with others,
+        then one with this bit key.
 
         Cost: a few divisions for each flight; one rung is made.
         """
@@ -220,6 +221,17 @@ class Ladder:
         """The flight of that rung; if there is none, the one that reaches highest."""
         best = self._largest(room, at_least, bit_key)
         return max(self.flights, key=lambda f: f.most_workers) if best is None else best[0]
+
+    def improves(
+        self, room: Callable[[Unit], int], rung: Rung, workers: int, *, at_least: int = 1
+    ) -> bool:
+        """Whether that rung comes before this one, of whose workers so many are there."""
+        best = self._largest(room, at_least, rung.bit_key)
+        if best is None:
+            return False
+        flight, replicas = best
+        there = self._order(rung.bit_key, rung.bit_key, workers)
+        return self._order(flight.bit_key, rung.bit_key, replicas * flight.replica_workers) > there
 
     def smallest(self, at_least: int) -> Rung:
         """The smallest rung of at least so many workers; the highest if all are smaller."""
@@ -248,6 +260,11 @@ class Ladder:
         """The rungs for which there is ever room, None if there are none."""
         found = [flight.within(room(flight.unit)) for flight in self.flights]
         flights = tuple(flight for flight in found if flight is not None)
+        return replace(self, flights=flights) if flights else None
+
+    def of_bits(self, bit_key: str | None) -> "Ladder | None":
+        """The rungs with this bit key, None if there are none."""
+        flights = tuple(flight for flight in self.flights if flight.bit_key == bit_key)
         return replace(self, flights=flights) if flights else None
 
     def __contains__(self, rung: Rung) -> bool:
@@ -284,14 +301,18 @@ class Ladder:
         self, room: Callable[[Unit], int], at_least: int, bit_key: str | None
     ) -> tuple[Flight, int] | None:
         """The flight and the replicas of the rung to take."""
-        best, rank = None, (False, 0)
+        best, rank = None, (False, False, 0)
         for flight in self.flights:
             replicas = flight.fitting(room(flight.unit))
             workers = replicas * flight.replica_workers
-            ranked = (flight.bit_key == bit_key, workers)
+            ranked = self._order(flight.bit_key, bit_key, workers)
             if workers >= at_least and ranked > rank:
                 best, rank = (flight, replicas), ranked
         return best
+
+    def _order(self, bit_key: str, present: str | None, workers: int) -> tuple[bool, bool, int]:
+        """The larger it is, the sooner a rung is taken."""
+        return bit_key == self.flights[0].bit_key, bit_key == present, workers
 
     def _flight(self, rung: Rung) -> Flight:
         return next(flight for flight in self.flights if rung in flight)

@@ -41,8 +41,17 @@ class NodeRoom:
 
 def ladder_of(job: Job) -> Ladder:
     """Every mesh that the run of a job may have, whatever the cluster has room for."""
-    flights = tuple(_flight(job, stages) for stages in job.pp_degrees if job.replicas(stages))
-    reasons = (*_ladder_reasons(job), *_pipeline_reasons(job, flights))
+    batch = job.batch_cut
+    falls = [fallen.shared_by({}, batch) for fallen in job.falls()]
+    flights = tuple(
+        _flight(fallen, stages)
+        for fallen in falls
+        for stages in fallen.pp_degrees
+        if fallen.replicas(stages)
+    )
+    sharing = dict.fromkeys(reason for fallen in falls for reason in _ladder_reasons(fallen))
+    own = [flight for flight in flights if flight.bit_key == flights[0].bit_key]
+    reasons = (*sharing, *_fall_reasons(flights), *_pipeline_reasons(job, own))
     return Ladder(flights=flights, num_leaves=job.num_leaves, reasons=reasons)
 
 
@@ -212,7 +221,7 @@ def _too_few(job: Job, ladder: Ladder, room: NodeRoom) -> str:
 
 
 def _ladder_reasons(job: Job) -> Iterator[str]:
-    """What is the same at every rung."""
+    """What is the same at every rung of these degrees."""
     tp, cp, zero = job.parallel.tp, job.parallel.cp, job.zero
     if cp > 1:
         where = "on one node" if _stays_together(job) else "which may straddle nodes"
@@ -235,6 +244,13 @@ def _ladder_reasons(job: Job) -> Iterator[str]:
     if zero.stage:
         sharing = f"each {count(zero.group, 'replica')}" if zero.group else "all replicas"
         yield f"ZeRO stage {zero.stage}: {sharing} share one copy"
+
+
+def _fall_reasons(flights: Sequence[Flight]) -> Iterator[str]:
+    """That the bits of some meshes are others, and when they are taken."""
+    if others := len({flight.bit_key for flight in flights}) - 1:
+        kinds = "other degrees" if others == 1 else f"{others} kinds of other degrees"
+        yield f"{kinds} change the bits: taken where no mesh of the job's own has room"
 
 
 def _pipeline_reasons(job: Job, flights: Sequence[Flight]) -> Iterator[str]:

@@ -65,7 +65,7 @@ def draw(seed: int) -> Simulation:
     )
     if settings.snapshot_every:
         faults += draw_vault_faults(vaults, settings.steps, span_s)
-    for kind, salt in (("ladder", 0x1ADD), ("amend", 0xA3E0)):
+    for kind, salt in (("ladder", 0x1ADD), ("amend", 0xA3E0), ("layout", 0xDE62)):
         faults += draw_changes(kind, Random(seed ^ salt), settings.steps, span_s)  # noqa: S311 - likewise
     cruel = Random(seed ^ 0xC2E1)  # noqa: S311 - likewise
     if cruel.random() < CRUEL:

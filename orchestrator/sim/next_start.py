@@ -10,8 +10,12 @@ from remesh.orchestrator.sim.shells.world import World
 
 
 def next_options(before: Controller, world: World) -> Options:
-    """The newest checkpoint that the lineage holds first; generations go on."""
+    """The newest checkpoint that the lineage holds first; generations go on.
+
+    Where somebody has asked for other degrees, the next start keeps to them.
+    """
     options, state = before.options, before.state
+    wished = state.next_ladder.ladder if state.next_ladder else state.ladder
     known = {one.name for one in options.checkpoints if one.step <= _first_step(before)}
     found = [
         CheckpointState(step=saved.step, name=name)
@@ -22,6 +26,7 @@ def next_options(before: Controller, world: World) -> Options:
     return replace(
         options,
         start=options.start + 1,
+        ladder=wished or options.ladder if state.asked_layout else world.settings.ladder,
         resume=found[0] if found else FreshState(),
         fallbacks=tuple(found[1:]),
         last_generation=max(state.last_generation, options.last_generation),

@@ -16,6 +16,7 @@ from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
 from remesh.orchestrator.job.amendments import Amendment
+from remesh.orchestrator.plan.wish import asked
 from remesh.parallel.state.root_manifest import ShardFile
 
 KINDS = get_args(ev.Event)
@@ -125,6 +126,9 @@ class Draw:
 
     def _ladder(self):
         return self.chance.choice(LADDERS)
+
+    def _layout(self):
+        return self.chance.choice([None, asked("tp=2"), asked("pp=2,ep=4")])
 
     def _changes(self):
         return (Amendment(step=self._step() or 1, key="train.lr", old=0.1, new=0.05),)

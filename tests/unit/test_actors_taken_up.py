@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from remesh.actors.jobs.continuing import continuation_of
+from remesh.actors.jobs.earlier_wish import taken_up
 from remesh.actors.jobs.submit import _control_options, _keep, _ladder, _spec
 from remesh.actors.node.leftovers import folder_name
 from remesh.actors.run.folder import RunFolder
@@ -24,9 +25,13 @@ def notices(folder, *overrides):
     job = load_job(TINY, overrides)
     stands = continuation_of(job, "d", folder, RunOptions())
     folder.keep(stands.first)
-    spec = _spec(stands, RunOptions(), folder, 4)
+    spec = _spec(stands, RunOptions(), folder, taken(job, folder))
     folder.keep_bits(job.bits)
     return spec.notices
+
+
+def taken(job, folder):
+    return taken_up(job, folder, _ladder(job, RunOptions()), lambda ladder: ladder)
 
 
 def test_the_first_start_changes_no_bits_and_neither_does_the_same_again(folder):
@@ -52,8 +57,9 @@ def test_a_start_hands_on_what_holds_already_and_what_is_new(folder):
     stands = continuation_of(
         load_job(TINY, ("train.lr=0.001", "train.clip=0.5")), "d", folder, RunOptions()
     )
-    spec = _spec(stands, RunOptions(), folder, 4)
-    options = _control_options(spec, _ladder(stands.job, RunOptions()), stands, folder)
+    found = taken(stands.job, folder)
+    spec = _spec(stands, RunOptions(), folder, found)
+    options = _control_options(spec, found, stands, folder)
     assert [one.key for one in options.amendments] == ["train.lr"]
     assert [one.key for one in spec.changes] == ["train.clip"]
 
@@ -64,7 +70,7 @@ def test_no_vault_of_a_start_can_be_taken_for_one_of_another(folder):
     for _ in range(2):
         stands = continuation_of(load_job(TINY, ()), "d", folder, RunOptions())
         _keep(folder, stands)
-        specs.append(_spec(stands, RunOptions(), folder, 4))
+        specs.append(_spec(stands, RunOptions(), folder, taken(stands.job, folder)))
     first, second = specs
     assert folder_name(first.run, "node-0") != folder_name(second.run, "node-0")
     assert first.vault_token != second.vault_token

@@ -38,12 +38,12 @@ def said(commands):
 def test_a_mesh_that_is_not_on_the_new_ladder_saves_and_then_forms_on_it():
     drive = running(10, zero_stage=3)
     commands = drive.do(changed(ladder(max_dp=2, zero_stage=3)))
-    assert said(commands) == ["another ladder, of up to 2 workers: memory runs short"]
+    assert said(commands) == ["other meshes, of up to 2 workers: memory runs short"]
     assert [drain.save for drain in of(cmd.Drain, commands)] == [True]
     drained(drive, 11)
     life = drive.state.current
     assert (life.layout, life.from_step, life.lost_steps) == (Layout(dp=2), 11, 0)
-    assert life.reason.endswith("taking up another ladder: memory runs short")
+    assert life.reason.endswith("going over to other meshes: memory runs short")
     assert drive.state.ladder == ladder(max_dp=2, zero_stage=3)
 
 
@@ -110,15 +110,68 @@ def test_a_run_that_is_stopped_or_done_takes_up_no_other_ladder():
     assert of(cmd.Drain, done.do(changed(ladder(max_dp=2)))) == []
 
 
-def test_workers_are_started_for_the_new_units():
+def test_workers_are_started_for_the_new_units_while_the_mesh_trains_on():
     nodes = tuple((name, 4) for name in ("head", "b"))
     drive = running(10, nodes=nodes, max_dp=2, spares=0)
-    drive.do(changed(ladder(tp=4, max_dp=2)))
-    drained(drive, 11)
-    assert drive.state.phase == "waiting"
+    commands = drive.do(changed(ladder(tp=4, max_dp=2)))
+    assert (len(of(cmd.StartWorker, commands)), of(cmd.Drain, commands)) == (6, [])
     drive.ready()
+    (drain,) = of(cmd.Drain, drive.commands)
+    assert not drain.save
+    drained(drive, 11, save=False)
     life = drive.state.current
     assert (life.layout, life.from_step) == (Layout(dp=2, tp=4), 11)
+
+
+def test_a_mesh_for_which_there_is_no_room_yet_is_gone_over_to_once_there_is():
+    drive = running(10, nodes=(("head", 2),), max_dp=2, spares=0)
+    assert of(cmd.Drain, drive.do(changed(ladder(tp=4)))) == []
+    assert drive.state.phase == "running"
+    drive.do(ev.NodeJoined(node="b", slots=4))
+    drive.ready()
+    drained(drive, 11)  # saved, since nobody on b holds anything
+    life = drive.state.current
+    assert (life.layout, life.from_step) == (Layout(tp=4), 11)
+
+
+@pytest.mark.parametrize("wanted", [{"tp": 2, "max_dp": 2}, {"pp": 2, "max_dp": 2}])
+def test_where_the_next_mesh_takes_all_state_along_nothing_is_written(wanted):
+    drive = running(10, zero_stage=3)
+    (drain,) = of(cmd.Drain, drive.do(changed(ladder(**wanted))))
+    assert not drain.save
+    drained(drive, 11, save=False)
+    life = drive.state.current
+    assert (life.layout.world_size, life.restore) == (4, PeerState(step=11, source=0))
+
+
+def test_a_mesh_that_grows_goes_over_to_the_new_ladder_at_the_same_boundary():
+    drive = running(10, nodes=(("head", 2),), max_dp=4)
+    drive.do(ev.NodeJoined(node="b", slots=2))
+    drive.ready()
+    assert drive.state.phase == "draining"
+    drive.do(changed(ladder(max_dp=2, tp=2)))
+    drained(drive, 11, save=False)
+    assert drive.state.current.layout == Layout(dp=2, tp=2)
+    assert drive.state.next_ladder is None
+
+
+def test_a_new_ladder_is_not_taken_up_at_a_boundary_where_state_would_be_left_out():
+    drive = running(10, nodes=(("head", 2),), max_dp=4, zero_stage=3)
+    drive.do(ev.NodeJoined(node="b", slots=2))
+    drive.ready()
+    drive.do(changed(ladder(max_dp=1)))
+    drained(drive, 11, save=False)
+    life = drive.state.current
+    assert (life.layout, life.from_step) == (Layout(dp=4), 11)
+    drive.train()
+    assert [drain.save for drain in of(cmd.Drain, drive.commands)] == [False, True]
+
+
+def test_bits_that_change_with_the_ladder_are_announced_with_the_keys():
+    drive = running(10)
+    drive.do(changed(ladder(max_dp=2, tp=2)))
+    commands = drive.park(11, drained=True)
+    assert "the bits change from here on: tp was 1 and is 2" in said(commands)
 
 
 def test_other_bits_are_taken_only_for_want_of_room_and_are_announced_with_the_keys():

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import pytest
 from finished_run import BATCH, STEPS, WrittenDrive, contact_of, finished_run
+from ladders import ladder
 
 from remesh.actors.controller.commits import Guards, commit_checkpoint
 from remesh.actors.controller.takeover import begin
 from remesh.actors.history.journal_writer import JournalWriter
 from remesh.actors.jobs.continuing import Continuation
+from remesh.actors.jobs.earlier_wish import WithWish
 from remesh.actors.jobs.submit import _spec
 from remesh.data.durable import Disk
 from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.control.words.carried import Carried
 from remesh.orchestrator.control.words.commands import Commit
 from remesh.orchestrator.job.driver_words import RunOptions
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.state.checkpoint import committed, read_manifest
+
+TAKEN = WithWish(ladder=ladder(max_dp=2), carried=Carried())
 
 
 @pytest.fixture
@@ -117,7 +122,7 @@ def test_a_damaged_journal_stops_no_resume_and_is_announced(tmp_path):
     run.journal.write_text("".join(lines))
     more = run.take_up("--set", "train.steps=20")
     assert more.code == 4, more.text
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, TAKEN)
     assert [text for text in spec.notices if f"{run.journal}: line {at + 1}" in text] != []
 
 
@@ -177,7 +182,7 @@ def test_foreign_and_copied_journals_are_named_and_prove_nothing(run):
 
 def test_a_journal_that_continues_a_missing_one_is_named(run):
     """security D4: it was an IndexError."""
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, TAKEN)
     drive = WrittenDrive(run.run, run.job, {}, incarnation=spec.incarnation, last_generation=1)
     begin(spec, drive.controller.options, run.run)  # takes over
     first, second = sorted(run.journal.parent.iterdir())[-2:]
@@ -192,7 +197,7 @@ def test_a_journal_that_continues_a_missing_one_is_named(run):
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how):
     """security B5: it took itself for a first start, and left workers behind."""
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, TAKEN)
     begun = begin(spec, run.options, run.run)
     run.run.publish(contact_of(spec.run))
     if how == "deleted":
@@ -207,7 +212,7 @@ def test_a_controller_that_is_back_without_its_journal_is_no_first_one(run, how)
 
 def test_a_damaged_claim_is_named_by_a_controller_that_is_back(run):
     """security B5: it was a KeyError."""
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, TAKEN)
     begin(spec, run.options, run.run)
     claim = run.run_dir / "claims" / f"{spec.incarnation:06d}.json"
     for content in (b"{}", b"[]", b"\xff", b'{"format_version": 1}'):
@@ -228,7 +233,7 @@ class Synced:
 
 def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
     """security D2: after a power cut the journal told less than the checkpoints."""
-    spec = replace(_spec(goes_on(run), RunOptions(), run.run, 2), start=1)
+    spec = replace(_spec(goes_on(run), RunOptions(), run.run, TAKEN), start=1)
     place = run.run
     files = tuple(read_manifest(place.storage, committed(place.storage)[0]).files)
     command = Commit(generation=1, step=STEPS, files=files)
@@ -243,7 +248,7 @@ def test_the_journal_is_on_disk_before_the_checkpoint_that_it_tells_of(run):
 
 def test_a_journal_that_cannot_be_synced_commits_nothing(run):
     """security D2."""
-    spec = _spec(goes_on(run), RunOptions(), run.run, 2)
+    spec = _spec(goes_on(run), RunOptions(), run.run, TAKEN)
     manifest = run.checkpoint(STEPS) / "manifest.json"
     files = read_manifest(run.run.storage, committed(run.run.storage)[0]).files
     manifest.unlink()

@@ -85,16 +85,15 @@ def test_the_largest_rung_is_the_last_of_all_that_fit(tp, group):
         assert found.smallest(at_least) == (large[0] if large else rungs[-1])
 
 
-def test_a_rung_of_the_same_bits_comes_before_a_larger_one_of_others():
+def test_a_rung_of_the_jobs_own_bits_and_then_of_the_same_comes_before_a_larger_one_of_others():
     both = mixed({"tp": 2, "max_dp": 4}, {"tp": 1, "max_dp": 8})
     room = {2: 2, 1: 7}
 
     def pick(**wishes):
         return both.largest(lambda unit: room[unit.workers], **wishes)
 
-    assert str(pick().layout) == "dp=7"
-    assert str(pick(bit_key="tp=2").layout) == "dp=2 tp=2"
-    assert str(pick(bit_key="tp=1").layout) == "dp=7"
+    assert str(pick().layout) == "dp=2 tp=2"
+    assert str(pick(bit_key="tp=1").layout) == "dp=2 tp=2"
     assert str(pick(bit_key="tp=2", at_least=5).layout) == "dp=7"
     assert pick(at_least=8) is None
     room[2] = 0
@@ -104,6 +103,25 @@ def test_a_rung_of_the_same_bits_comes_before_a_larger_one_of_others():
     assert both.flight_for(lambda unit: room[unit.workers], bit_key="tp=2") == both.flights[1]
     assert both.size(lambda unit: room[unit.workers]) == 7
     assert [rung.workers for rung in both.rungs()] == [1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8, 8]
+    three = mixed({"tp": 4}, {"tp": 2}, {"tp": 1})
+    room |= {4: 0, 2: 1}
+    assert str(three.largest(lambda unit: room[unit.workers], bit_key="tp=2").layout) == "tp=2"
+    assert str(three.largest(lambda unit: room[unit.workers], bit_key="tp=4").layout) == "dp=4"
+
+
+def test_a_rung_improves_on_another_by_the_jobs_own_bits_or_else_by_its_workers():
+    both = mixed({"tp": 2, "max_dp": 2}, {"tp": 1, "max_dp": 8})
+    pair, five = both.flights[0].rung(1), both.flights[1].rung(5)
+
+    def improves(rung, units, workers=None):
+        return both.improves(lambda unit: units // unit.workers, rung, workers or rung.workers)
+
+    assert improves(five, 6)  # by dp=2 tp=2, though that has fewer workers
+    assert improves(pair, 4)
+    assert not improves(pair, 3)
+    assert not improves(both.flights[0].highest, 8)
+    assert improves(pair, 2, workers=1)  # as one of its own is not there any more
+    assert not both.improves(lambda _: 0, five, 5)
 
 
 def test_which_bits_change_is_said_by_their_keys():

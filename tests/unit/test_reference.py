@@ -18,19 +18,28 @@ SPEC = importlib.util.spec_from_file_location("reference", DOCS / "reference.py"
 SOME_LEAVES = (
     "train.global_batch=60",
     "train.microbatch=1",
+    "parallel.tp=2",
     "parallel.pp=2",
-    "elastic.max_workers=12",
+    "parallel.cp=2",
+    "elastic.max_workers=48",
     "zero.stage=1",
+    "model.num_experts=4",
+    "model.expert_width=64",
 )
 OTHER_LEAVES = {
     "train.global_batch": 32,
     "train.microbatch": 4,
     "parallel.dp": 2,
-    "parallel.tp": 2,
+    "parallel.tp": 1,
     "parallel.pp": 1,
+    "parallel.cp": 1,
+    "parallel.ep": 4,
     "zero.group": 4,
-    "elastic.max_workers": 8,
+    "elastic.max_workers": 32,
     "elastic.pp": [1],
+    "elastic.tp": [1],
+    "elastic.cp": [1],
+    "elastic.ep": [4],
     "elastic.same_bits": "false",
 }
 reference = importlib.util.module_from_spec(SPEC)

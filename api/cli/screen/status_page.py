@@ -63,6 +63,8 @@ def _aside(told: Told) -> Iterator[str]:
     yield from told.get("damage", ())
     if told["origin"]:
         yield f"branched off {told['origin']}"
+    if told["asked_layout"]:
+        yield f"asked for {told['asked_layout']}, with remesh scale --layout"
     for one in told["amendments"]:
         old = "unset" if one["old"] is None else one["old"]
         yield f"from step {one['step']} on: {one['key']} {old} -> {one['new']}"

@@ -1,5 +1,6 @@
 """What the controller does when nodes, workers and vaults come and go."""
 
+from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
@@ -76,6 +77,7 @@ def on_worker_ready(turn: Turn, event: WorkerReady) -> None:
     node.late_starts, node.warm = 0, True
     state.start_trouble = ""
     state.last_ready_s = turn.now_s
+    climb(turn)
     form_or_grow(turn)
 
 

@@ -1,12 +1,14 @@
 """A ladder in place of the run's own: taken up where nobody can lose by it.
 
-The meshes of the new ladder may leave out some who hold state that nobody else does. So the members
-save as they drain, and the new ladder counts from that checkpoint on; should the drain fail, the
-next mesh is still one of the old ladder, and drains again. A mesh that is on the new ladder too
-stays as it is. What lost: to pick from the new ladder at once, which can cost all the steps since
-the last checkpoint.
+A mesh that trains is left at a step boundary once there are workers for one of the new ladder, who
+are started meanwhile. The state goes over from rank to rank. Where the next mesh would leave out
+some who hold what nobody else does, the members save as they drain, and the new ladder counts from
+that checkpoint on. Should the drain fail, the next mesh is still one of the old ladder, and drains
+again. A mesh that is on the new ladder too stays as it is. What lost: to pick from the new ladder
+at once, which can cost all the steps since the last checkpoint.
 """
 
+from remesh.orchestrator.control.moves.choosing import takes_all_along
 from remesh.orchestrator.control.moves.next_mesh import take_up_ladder
 from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain
@@ -26,13 +28,18 @@ def on_ladder_changed(turn: Turn, event: LadderChanged) -> None:
         )
         return
     most = count(event.ladder.highest.workers, "worker")
-    turn.say(f"another ladder, of up to {most}: {event.reason}")
-    turn.state.next_ladder = event
+    turn.say(f"other meshes, of up to {most}: {event.reason}")
+    state = turn.state
+    state.next_ladder, state.asked_layout = event, event.layout
+    state.roster.count_units((*turn.ladder.units, *event.ladder.units))
     climb(turn)
 
 
 def climb(turn: Turn) -> None:
-    """Leaves a mesh that is not on the newest ladder; grows or forms on it where that is safe."""
+    """Leaves a mesh that is not on the newest ladder; grows or forms on it where that is safe.
+
+    Cost: a few divisions for each flight; as to choose a mesh once there are workers for one.
+    """
     state = turn.state
     change = state.next_ladder
     if change is None:
@@ -41,5 +48,7 @@ def climb(turn: Turn) -> None:
     if state.phase is Phase.WAITING or (running and state.current.rung in change.ladder):
         take_up_ladder(turn)
         form_or_grow(turn)
-    elif running and not state.checkpoints.stalled:
-        drain(turn, save=True, reason=f"taking up another ladder: {change.reason}")
+    elif running and change.ladder.size(state.roster.ready_units, at_least=turn.at_least):
+        save = not takes_all_along(turn, change.ladder)
+        if not save or not state.checkpoints.stalled:
+            drain(turn, save=save, reason=f"going over to other meshes: {change.reason}")

@@ -1,4 +1,4 @@
-"""What a run has learned to mistrust, for its next start, and taken up by it."""
+"""What a run has learned and was asked for, for its next start, and taken up by it."""
 
 from remesh.orchestrator.control.memory.quarantine import HostLosses
 from remesh.orchestrator.control.memory.state import State
@@ -23,6 +23,7 @@ def carried_of(state: State) -> Carried:
         failures=budget.failures,
         at_step=budget.at_step,
         cause=budget.cause,
+        layout=state.asked_layout,
     )
 
 
@@ -34,3 +35,4 @@ def take_up(state: State, carried: Carried) -> None:
     budget = state.budget
     budget.failures, budget.at_step = carried.failures, carried.at_step
     budget.cause = carried.cause
+    state.asked_layout = carried.layout

@@ -18,6 +18,7 @@ from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import StepRecord
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.plan.wish import LayoutWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,10 @@ class State:
     `parting` is how the run is to end, for whatever reason; `user_error` is what End says. `fault`
     is open from the first sign of trouble until the next generation is asked for. `wanted_nodes` is
     what somebody asked for since the start. `ladder` is what the run picks its meshes from since
-    its own was replaced, `next_ladder` one that is not taken up yet. `amendments` are all of the
-    run since there are new ones, and `asked_changes` what is not taken up yet. `start_trouble` is
-    why the newest start of a worker failed, until one does not.
+    its own was replaced, `next_ladder` one that is not taken up yet, `asked_layout` what somebody
+    asked of its degrees. `amendments` are all of the run since there are new ones, and
+    `asked_changes` what is not taken up yet. `start_trouble` is why the newest start of a worker
+    failed, until one does not.
     """
 
     phase: Phase = Phase.WAITING
@@ -56,6 +58,7 @@ class State:
     wanted_nodes: int | None = None
     ladder: Ladder | None = None
     next_ladder: LadderChanged | None = None
+    asked_layout: LayoutWish | None = None
     amendments: Amendments | None = None
     asked_changes: Amendments = ()
     user_error: bool = False

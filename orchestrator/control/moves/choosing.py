@@ -20,6 +20,7 @@ from remesh.orchestrator.control.words.recovery import (
     newest_whole,
     parts_of,
 )
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.placement import keeping_stages, local_ranks, place
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.plan.spreading import spread
@@ -47,15 +48,66 @@ class _Candidates:
 
 
 def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
-    """The largest mesh of those who are idle, of which there are enough; vaults have these slots.
+    """The mesh to take of those who are idle, of which there are enough; vaults have these slots.
 
-    Cost: n log n for n workers and each kind of unit.
+    One of the bits of the present mesh is taken instead where only that keeps the newest state.
+
+    Cost: n log n for n workers and each kind of unit, twice where bits would change.
     """
     idle = turn.state.roster.in_state(WorkerState.IDLE) + last_holders(turn)
     candidates = _Candidates(idle=idle, held=states_held(turn.state, idle), slots=slots)
+    choice = _choice(turn, candidates)
+    assert choice is not None
+    same, saved = turn.ladder.of_bits(turn.bit_key), turn.state.checkpoints.newest_step
+    if choice.rung.bit_key == turn.bit_key or same is None or _keeps_all(choice, candidates, saved):
+        return choice
+    other = _choice(_trying(turn, same), candidates)
+    return other if other is not None and _keeps_all(other, candidates) else choice
+
+
+def takes_all_along(turn: Turn, ladder: Ladder) -> bool:
+    """Whether the mesh that members and idle workers would make up on this ladder, were all to
+    stand at a step boundary now, holds as much of the state as all of them.
+
+    Cost: as `choose_mesh`.
+    """
+    state = turn.state
+    workers, life = state.roster.workers, state.current
+    idle, held = state.roster.in_state(WorkerState.IDLE), {}
+    for member in life.members:
+        worker = workers.get(member.worker)
+        if worker is not None and worker.state is WorkerState.MEMBER and not worker.leaving:
+            idle.append(worker)
+            held[worker.name] = (state.step, life.rung.held_by(member.rank))
+    held |= states_held(state, [worker for worker in idle if worker.name not in held])
+    candidates = _Candidates(idle=idle, held=held, slots=())
+    choice = _choice(_trying(turn, ladder), candidates)
+    return choice is not None and _keeps_all(choice, candidates)
+
+
+def _trying(turn: Turn, ladder: Ladder) -> Turn:
+    """What is decided on it on another ladder, of which nobody hears."""
+    return Turn(options=turn.options, state=turn.state, now_s=turn.now_s, tried=ladder)
+
+
+def _keeps_all(choice: Choice, candidates: _Candidates, saved: int | None = None) -> bool:
+    """Whether these members and the vaults hold as new a state as all who could be members, or a
+    checkpoint does.
+    """
+    held = candidates.held
+    taken = [held[member.worker] for member in choice.members if member.worker in held]
+    stored = parts_of((slot.step, slot.held) for slot in candidates.slots)
+    found, there = (newest_key(parts_of(one), stored) for one in (taken, held.values()))
+    steps = [-1 if key is None else key[0] for key in (found, there)]
+    return steps[0] == steps[1] or (saved is not None and saved >= steps[1])
+
+
+def _choice(turn: Turn, candidates: _Candidates) -> Choice | None:
+    """None if they are too few."""
     units = {unit: _units(turn, unit, candidates) for unit in turn.ladder.units}
     rung = turn.pick(lambda unit: len(units[unit]))
-    assert rung is not None
+    if rung is None:
+        return None
     found = units[rung.unit]
     if rung.stages > 1:
         found = _spread(turn, candidates, rung)
@@ -63,7 +115,7 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
     return Choice(
         rung=rung,
         members=_members(turn, chosen, rung, candidates.held),
-        spare=len(idle) - len(chosen),
+        spare=len(candidates.idle) - len(chosen),
     )
 
 

@@ -152,14 +152,22 @@ def _form(turn: Turn) -> None:
     state.deadlines.gather_s = state.deadlines.pause_s = None
     turn.say(f"generation {life.generation}: {life.layout} {life.reason}")
     if before is not None and before != life.rung.bit_key:
-        changed = changed_bits(before, life.rung.bit_key)
-        turn.say(f"no mesh with the same bits fits; they change from here on: {changed}")
+        turn.say(_of_other_bits(turn, before, life.rung.bit_key))
     if life.rung.schedule != schedule and (why := turn.ladder.schedule_reason(life.rung)):
         turn.say(why)
     if choice.spare and turn.ladder.above(life.rung):
         workers = count(choice.spare, "worker", "stays", "stay")
         turn.say(f"{workers} spare: {turn.ladder.spare_reason(life.rung)}")
     ask_to_form(turn)
+
+
+def _of_other_bits(turn: Turn, before: str, after: str) -> str:
+    """That the bits change, and whether they would not if there were room."""
+    what = "the bits"
+    own, *others = dict.fromkeys(flight.bit_key for flight in turn.ladder.flights)
+    if after != own and before in (own, *others):
+        what = "no mesh with the same bits fits; they"
+    return f"{what} change from here on: {changed_bits(before, after)}"
 
 
 def _schedule_before(turn: Turn) -> str:

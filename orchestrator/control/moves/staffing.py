@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from remesh.orchestrator.control.memory.generations import Fault
 from remesh.orchestrator.control.memory.membership import NodeState, Worker, WorkerState
+from remesh.orchestrator.control.moves.choosing import takes_all_along
 from remesh.orchestrator.control.moves.leaving import mistrusted_as
 from remesh.orchestrator.control.moves.next_mesh import (
     enough,
@@ -21,6 +22,7 @@ from remesh.orchestrator.control.moves.transitions import (
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import EndWorker, StartWorker
 from remesh.orchestrator.control.words.phases import ENDED, Phase
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.user_text import count
 
 
@@ -33,12 +35,20 @@ def refill(turn: Turn) -> None:
     takes its share of the processors: it waits until the mesh, if there is one, has made a step
     again, or, where a run that wants spares has none left, until it has its state back.
     """
-    state, roster = turn.state, turn.state.roster
+    state = turn.state
     if not state.started or state.phase in ENDED:
         return
     if state.parting is not None and state.phase is not Phase.WAITING:
         return
-    flight = turn.ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
+    _fill(turn, turn.ladder)
+    if state.next_ladder is not None:
+        _fill(turn, state.next_ladder.ladder)
+
+
+def _fill(turn: Turn, ladder: Ladder) -> None:
+    """Those of the largest mesh of this ladder that there is room for."""
+    state, roster = turn.state, turn.state.roster
+    flight = ladder.flight_for(roster.slot_units, at_least=turn.at_least, bit_key=turn.bit_key)
     places = roster.places(flight.most_workers, flight.unit, turn.options.spares)
     recovers = _recovers(turn)
     for node in places + roster.unmanned(turn.options.min_nodes, places):
@@ -83,7 +93,8 @@ def give_up_late(turn: Turn, names: Sequence[str]) -> None:
 
 
 def form_or_grow(turn: Turn) -> None:
-    """Forms the first mesh, or drains for a larger one, once waiting longer brings nothing.
+    """Forms the first mesh, or drains for a larger one or one with the job's own degrees, once
+    waiting longer brings nothing.
 
     That is when the mesh would be as large as it can get, or when for a while (longer if some are
     still starting) no further worker has become ready.
@@ -91,7 +102,7 @@ def form_or_grow(turn: Turn) -> None:
     state = turn.state
     state.deadlines.gather_s = None
     members, size = state.roster.num_members, num_fitting(turn)
-    if not _larger_mesh_wanted(turn, size):
+    if not _better_mesh_wanted(turn):
         return
     gather_s = state.last_ready_s + turn.timers.gather_s(starting=state.roster.num_starting > 0)
     if size < turn.size(state.roster.slot_units) and turn.now_s < gather_s:
@@ -101,7 +112,11 @@ def form_or_grow(turn: Turn) -> None:
     elif state.phase is Phase.WAITING:
         form_or_wait(turn)
     else:
-        drain(turn, save=False, reason=f"growing from {members} to {count(size, 'worker')}")
+        grows = f"growing from {members} to {count(size, 'worker')}"
+        reason = grows if size > members else "going back to the degrees of the job"
+        save = not takes_all_along(turn, turn.ladder)
+        if not save or not state.checkpoints.stalled:
+            drain(turn, save=save, reason=reason)
 
 
 def lose_worker(turn: Turn, worker: Worker, cause: str, died_at_s: float | None) -> None:
@@ -152,7 +167,7 @@ def end_worker(turn: Turn, worker: Worker, why: str) -> None:
     turn.do(EndWorker(worker=worker.name, node=worker.node, reason=why))
 
 
-def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
+def _better_mesh_wanted(turn: Turn) -> bool:
     state = turn.state
     if state.phase is Phase.WAITING:
         pause_s = state.deadlines.pause_s
@@ -160,7 +175,14 @@ def _larger_mesh_wanted(turn: Turn, size: int) -> bool:
             return False
         state.reason = waiting_reason(turn)
         return enough(turn)
-    growing = state.phase is Phase.RUNNING and size > state.roster.num_members
+    if state.phase is not Phase.RUNNING:
+        return False
+    growing = turn.ladder.improves(
+        state.roster.ready_units,
+        state.current.rung,
+        state.roster.num_members,
+        at_least=turn.at_least,
+    )
     return growing and state.parting is None and state.step < turn.options.steps
 
 

@@ -7,6 +7,7 @@ from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import Parting
 from remesh.orchestrator.control.moves.asking_commits import commit_once_more
 from remesh.orchestrator.control.moves.blaming import after_empty_try
+from remesh.orchestrator.control.moves.choosing import takes_all_along
 from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.next_mesh import (
     ask_vaults,
@@ -103,6 +104,8 @@ def settle_if_parked(turn: Turn) -> None:
     elif state.parting is not None:
         save_and_end(turn)
     else:
+        if state.next_ladder and takes_all_along(turn, state.next_ladder.ladder):
+            take_up_ladder(turn)
         form_or_wait(turn)
 
 

@@ -15,13 +15,16 @@ from remesh.orchestrator.plan.rung import Rung, Unit
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """`moves` are the phases that it went through, each with the one before."""
+    """`moves` are the phases that it went through, each with the one before. `tried` is a ladder
+    that is only tried: what would be decided on it.
+    """
 
     options: Options
     state: State
     now_s: float
     commands: list[Command] = field(default_factory=list)
     moves: list[tuple[Phase, Phase]] = field(default_factory=list)
+    tried: Ladder | None = None
 
     @property
     def timers(self) -> Timers:
@@ -30,7 +33,7 @@ class Turn:
     @property
     def ladder(self) -> Ladder:
         """The meshes that the run may have now."""
-        return self.state.ladder or self.options.ladder
+        return self.tried or self.state.ladder or self.options.ladder
 
     @property
     def amendments(self) -> Amendments:
@@ -48,9 +51,8 @@ class Turn:
         return self.state.current.rung.bit_key if self.state.generations else None
 
     def pick(self, room: Callable[[Unit], int]) -> Rung | None:
-        """The largest mesh that is large enough and has room; another bit key is the last resort.
-
-        None if there is none.
+        """The largest mesh that is large enough and has room; another bit key than that of the job,
+        then than that of the newest mesh, is the last resort. None if there is none.
         """
         return self.ladder.largest(room, at_least=self.at_least, bit_key=self.bit_key)
 

@@ -1,10 +1,12 @@
-"""What one start of a run hands on to the next: whom and what it has learned to mistrust.
+"""What one start of a run hands on to the next: what it has learned to mistrust, and a wish.
 
 Without it a run that is submitted again, as a cluster does by itself, has its whole budget of
 failures before it, and meets the host or the checkpoint again that ended it.
 """
 
 from dataclasses import dataclass
+
+from remesh.orchestrator.plan.wish import LayoutWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class Carried:
     """`bad_sources` are labels of sources of state, with the number of times that each failed.
 
     `failures` are those of the budget, with the step that they count from and the last `cause`.
+    `layout` is what somebody has asked of its degrees.
     """
 
     hosts: tuple[LostHost, ...] = ()
@@ -31,3 +34,4 @@ class Carried:
     failures: int = 0
     at_step: int = 0
     cause: str = ""
+    layout: LayoutWish | None = None

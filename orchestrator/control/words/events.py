@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from remesh.orchestrator.control.words.records import StepRecord, VaultSlot
 from remesh.orchestrator.job.amendments import Amendments
 from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.plan.wish import LayoutWish
 from remesh.parallel.state.root_manifest import ShardFile
 
 
@@ -305,10 +306,14 @@ class ScaleRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderChanged:
-    """From the next step boundary on the run has other meshes to choose from. The leaves stay."""
+    """From the next step boundary on the run has other meshes to choose from. The leaves stay.
+
+    `layout` is what somebody has asked for, None for the meshes of the job.
+    """
 
     ladder: Ladder
     reason: str
+    layout: LayoutWish | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,9 +265,10 @@ class Invariants:
         return self.controller.state.ladder or self.controller.options.ladder
 
     def _check_bits(self, form: cmd.Form) -> None:
-        """The bits change only where nothing of the same bits has room."""
+        """The bits change only where nothing of the same bits has room, or to those of the job."""
         before = self.formed.get(form.generation - 1)
-        if before is None or before.rung.bit_key == form.rung.bit_key:
+        own = self._ladder.flights[0].bit_key
+        if before is None or form.rung.bit_key in (before.rung.bit_key, own):
             return
         roster, least = self.controller.state.roster, self.controller.options.min_workers
         ready = Counter(w.node for w in roster.workers.values() if w.state in READY)

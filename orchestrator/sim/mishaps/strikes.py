@@ -13,7 +13,7 @@ from remesh.orchestrator.job.amendments import Amendment
 from remesh.orchestrator.sim.mishaps.cruelties import CRUELTIES
 from remesh.orchestrator.sim.mishaps.faults import PlannedFault
 from remesh.orchestrator.sim.mishaps.victims import living, often, other_hosts
-from remesh.orchestrator.sim.shells.world import OTHER_LADDERS, RATE
+from remesh.orchestrator.sim.shells.world import OTHER_LADDERS, RATE, WISHES
 from remesh.orchestrator.sim.surroundings.cluster import Cluster
 
 
@@ -47,6 +47,15 @@ def _change_ladder(cluster: Cluster) -> None:
     world = cluster.world
     fitting = [one for one in OTHER_LADDERS if one.smallest(1).workers <= world.settings.slots]
     cluster.tell(LadderChanged(ladder=world.chance.choice(fitting), reason="drawn"))
+
+
+def _ask_for_degrees(cluster: Cluster) -> None:
+    """Those of a mesh that the head's slots alone make up, or what the job says."""
+    world = cluster.world
+    fitting = [one for one in WISHES if one[1].smallest(1).workers <= world.settings.slots]
+    wish, ladder = world.chance.choice(fitting)
+    ladder = ladder if wish else world.settings.ladder
+    cluster.tell(LadderChanged(ladder=ladder, reason="somebody asked", layout=wish))
 
 
 def _flap(cluster: Cluster) -> None:
@@ -157,5 +166,6 @@ STRIKES: Mapping[str, Callable[[Cluster], None]] = {
     "kill worker and vault": _kill_with_vault,
     "rot": _rot,
     "ladder": _change_ladder,
+    "layout": _ask_for_degrees,
     "amend": _amend,
 }

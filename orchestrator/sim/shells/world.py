@@ -11,6 +11,7 @@ from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.plan.ladder import Flight, Ladder
 from remesh.orchestrator.plan.rung import Unit
 from remesh.orchestrator.plan.staging import Staging
+from remesh.orchestrator.plan.wish import asked
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.slow_storage import SlowStorage
 from remesh.orchestrator.sim.shells.vault import Promises, SimVault
@@ -55,7 +56,7 @@ def _flight(
             pipeline=pipeline,
             num_leaves=GLOBAL_BATCH,
         ),
-        bit_key=f"unit={unit.workers}",
+        bit_key=f"tp={unit.workers // copies} cp={copies} ep={together}",
     ).sharing_experts(together * copies if together > 1 else 1)
 
 
@@ -85,6 +86,18 @@ OTHER_LADDERS = (
     ladder_of_units(2, shards=0),
     Ladder(flights=(_flight(3, PAIR, 0), _flight(5, Unit(), 0)), num_leaves=GLOBAL_BATCH),
     Ladder(flights=(_flight(2, PAIR, 1, stages=2), _flight(5, Unit(), 0)), num_leaves=GLOBAL_BATCH),
+)
+WISHES = (
+    (None, WHOLE),
+    (asked("dp=2"), ladder_of_units(2)),
+    (asked("tp=2"), ladder_of_units(4, workers=2)),
+    (asked("tp=2"), ladder_of_units(2, workers=2, shards=0)),
+    (asked("pp=2"), ladder_of_units(2, stages=(2,))),
+    (asked("cp=2"), ladder_of_units(4, workers=2, copies=2)),
+    (asked("ep=2"), ladder_of_units(4, together=2)),
+    (asked("ep=2"), ladder_of_units(4, shards=0, together=2)),
+    (asked("cp=2,tp=2"), ladder_of_units(2, workers=4, copies=2)),
+    (asked("ep=2,pp=2"), ladder_of_units(2, shards=2, stages=(2,), together=2)),
 )
 
 

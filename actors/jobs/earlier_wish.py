@@ -1,0 +1,77 @@
+"""What a run was asked of its degrees while it lived, and whether its next start keeps to it.
+
+The newest word counts. A start with the same degrees in its job file says nothing new, and goes on
+as the run was asked to; one whose job file says others has been told so later than that.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from remesh.actors.history.newest_journal import read_newest
+from remesh.actors.history.replay import carried_by
+from remesh.actors.run.folder import RunFolder
+from remesh.orchestrator.control.words.carried import Carried
+from remesh.orchestrator.job.curve import bits_change
+from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.plan.ladder import Ladder
+from remesh.orchestrator.plan.wish import LayoutWish, kept, said_by, wished_job, wished_ladder
+from remesh.orchestrator.user_errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithWish:
+    """The meshes of a start, what it takes up from the one before, and what is said of a wish."""
+
+    ladder: Ladder
+    carried: Carried
+    notices: tuple[str, ...] = ()
+
+
+def taken_up(
+    job: Job, folder: RunFolder, ladder: Ladder, within: Callable[[Ladder], Ladder]
+) -> WithWish:
+    """From the newest start of the run in this folder, also what the bits then are.
+
+    `ladder` is that of the job; `within` leaves of one what there is room for, or refuses it.
+    """
+    carried = carried_by(read_newest(folder.path).starts)
+    taken = with_wish(job, carried, ladder, within)
+    change = change_of_bits(job, folder.bits(), carried.layout, taken.carried.layout)
+    return replace(taken, notices=(*taken.notices, change)) if change else taken
+
+
+def with_wish(
+    job: Job, carried: Carried, ladder: Ladder, within: Callable[[Ladder], Ladder]
+) -> WithWish:
+    """What holds of what the start before hands on."""
+    wish = carried.layout
+    if wish is None:
+        return WithWish(ladder=ladder, carried=carried)
+    over = f"{wish}, which was asked for, holds no longer"
+    dropped = WithWish(ladder=ladder, carried=replace(carried, layout=None))
+    if kept(wish, job) is None:
+        why = f"{over}: the job says {said_by(job)}, and said {wish.beside}"
+        return replace(dropped, notices=(why,))
+    try:
+        wished = within(wished_ladder(job, wish))
+    except UserError as error:
+        return replace(dropped, notices=(f"{over}: {error}",))
+    said = f"it goes on with {wish}, which was asked for; remesh scale --layout auto gives it back"
+    return WithWish(ladder=wished, carried=carried, notices=(said,))
+
+
+def change_of_bits(
+    job: Job,
+    before: Mapping[str, Any] | None,
+    asked: LayoutWish | None,
+    holds: LayoutWish | None,
+) -> str | None:
+    """What to say of the bits of a start, `before` which the job had others, and a wish may have
+    been in force as another `holds` now. None if they stay.
+    """
+    if before is None:
+        return None
+    degrees = {f"parallel.{axis}": n for axis, n in (asked.degrees if asked else {}).items()}
+    had = {key: degrees.get(key, value) for key, value in before.items()}
+    return bits_change(had, wished_job(job, holds).bits)
