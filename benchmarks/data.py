@@ -143,17 +143,25 @@ def epoch_of_a_loader(files: Files, size: int) -> Run:
 
 
 def epoch_of_reads(files: Files, size: int) -> Run:
-    """A bare loop over the plain file, which verifies nothing and counts no samples."""
-    descriptor = os.open(files.plain, os.O_RDONLY)
-    out, row_bytes = np.empty((size, ROW_TOKENS), np.uint16), ROW_TOKENS * 2
+    """A bare loop over the rows where they lie, which verifies nothing and counts no samples."""
+    manifest, row_bytes = Manifest.load(files.folder), ROW_TOKENS * 2
+    opened = [os.open(files.folder / shard.file, os.O_RDONLY) for shard in manifest.shards]
+    places = [
+        (descriptor, block.tokens_at + row * row_bytes)
+        for descriptor, shard in zip(opened, manifest.shards, strict=True)
+        for block in shard.blocks
+        for row in range(block.rows)
+    ]
+    out = np.empty((size, ROW_TOKENS), np.uint16)
     view = memoryview(out).cast("B")
     pieces = [[view[at * row_bytes : (at + 1) * row_bytes]] for at in range(size)]
-    permutation = np.random.default_rng(0).permutation(files.num_rows).tolist()
+    order = np.random.default_rng(0).permutation(files.num_rows).tolist()
 
     def epoch() -> None:
         for at in range(0, files.num_rows, size):
-            for piece, row in zip(pieces, permutation[at : at + size], strict=True):
-                os.preadv(descriptor, piece, row * row_bytes)
+            for piece, row in zip(pieces, order[at : at + size], strict=True):
+                descriptor, offset = places[row]
+                os.preadv(descriptor, piece, offset)
 
     return epoch
 

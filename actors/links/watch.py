@@ -253,7 +253,8 @@ class Watch:
             for node, silent_s in late.silent.items():
                 self._post(NodeSilent(node=node, silent_s=silent_s))
             for node, silent_s in late.lost.items():
-                self._lose(node, f"no sign of life for {silent_s:.1f} s")
+                since_s = time.time() - silent_s
+                self._lose(node, f"no sign of life for {silent_s:.1f} s", since_s)
 
     def look_at_nodes(self) -> None:
         """Raises: what Ray raises."""
@@ -279,13 +280,14 @@ class Watch:
                 self._lose(node, "Ray lost it")
                 found.stand = _Stand.GONE
 
-    def _lose(self, node: str, cause: str) -> None:
+    def _lose(self, node: str, cause: str, since_s: float | None = None) -> None:
         """Under the lock, so that whoever offers it again is later."""
         self._beats.forget(node)
         found = self._nodes.get(node)
         if found and found.stand not in (_Stand.LOST, _Stand.GONE):
             found.stand = _Stand.LOST
-            self._post(NodeLost(node=node, cause=cause, died_at_s=self._died_at_s(node)))
+            died_at_s = self._died_at_s(node) or since_s
+            self._post(NodeLost(node=node, cause=cause, died_at_s=died_at_s))
 
     def _look_at_drains(self) -> None:
         draining = self._cluster.draining()

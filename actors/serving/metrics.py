@@ -286,7 +286,7 @@ TABLE = table(
     MetricRow(
         name="remesh_recovery_seconds_total",
         kind="counter",
-        help="Time from a death to the end of the first step after it, by its parts.",
+        help="Time from a fault to the end of the first new step after it, by its parts.",
         labels=("part",),
         samples=lambda p: _each(p.tally.recovery_s),
     ),

@@ -167,7 +167,9 @@ class Tally:
             self.failures[Cause.JOB_ERROR] += self.goodput.phase is not Phase.FAILED
 
     def _note_recovery(self, life: Generation) -> None:
-        """The moment of a death may be learned late, which makes its detection longer."""
+        """The moment of a death may be learned late, and lost steps are trained again later: that
+        makes a part longer which was counted already.
+        """
         parts = report(life).recovery_parts
         if parts is None:
             return

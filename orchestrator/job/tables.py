@@ -344,8 +344,9 @@ class CheckpointTable(BaseModel):
     with the lowest loss, those of every `keep_every`-th step, and one that is 50 to 150 steps old.
 
     After every `snapshot_every`-th step what only one node holds goes to the vaults of two: as
-    often as costs less than a hundredth of a step with "auto", never with 0. A vault takes up to
-    `vault_bytes` of its node's memory, as much as it needs if that is 0.
+    often as costs less than a hundredth of a step with "auto", and every two seconds unless that
+    costs a tenth, never with 0. A vault takes up to `vault_bytes` of its node's memory, as much as
+    it needs if that is 0.
     """
 
     model_config = TABLE
@@ -363,7 +364,7 @@ class CheckpointTable(BaseModel):
     """So many with the lowest loss stay too."""
     snapshot_every: CountOrZero | Literal["auto"] = "auto"
     """Steps between snapshots in memory; 0 is never, "auto" as often as costs under a hundredth of
-    a step.
+    a step, and every two seconds unless that costs a tenth.
     """
     vault_bytes: CountOrZero = 0
     """Bytes of a node's memory for snapshots; 0 stands for as many as are needed."""

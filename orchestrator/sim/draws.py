@@ -61,7 +61,7 @@ def draw(seed: int) -> Simulation:
     settings = replace(
         settings,
         ladder=_draw_ladder(seed, settings.slots),
-        snapshot_every=vaults.choice([0, 0, 1, 1, 2, 5]),
+        snapshot_every=vaults.choice([0, 0, 1, "auto", 2, 5]),
     )
     if settings.snapshot_every:
         faults += draw_vault_faults(vaults, settings.steps, span_s)

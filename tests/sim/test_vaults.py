@@ -31,12 +31,14 @@ from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import Settings, World, ladder_of_units
 from remesh.orchestrator.sim.simulation import Simulation
 from remesh.orchestrator.vault.shelf_words import Claim, CopiedWhole, StableSaid
+from remesh.orchestrator.vault.snapshot_pace import MOST_S
 from remesh.orchestrator.vault.vault_words import SlotState, SlotWord
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 
 SHARDED = ladder_of_units(4, shards=0)
 STEP_S = 0.3
+INTERVAL = int(MOST_S / STEP_S)  # steps at the most with "auto"
 LAG = 3  # steps: a copy takes up to 0.7 s to its buddy, and the next vote tells
 
 
@@ -65,7 +67,7 @@ def test_all_faults_of_vaults_are_among_the_seeds():
     assert kinds >= set(VAULT_WEIGHTS)
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("every", [1, 4, "auto"])
 @pytest.mark.parametrize(
     "fault",
     [
@@ -84,7 +86,7 @@ def test_what_a_death_takes_is_in_a_vault_and_storage_is_not_read(fault, every):
     assert found
     for life in found:
         assert "vault" in life.source
-        assert life.lost_steps <= every + LAG
+        assert life.lost_steps <= (INTERVAL if every == "auto" else every) + LAG
 
 
 def test_a_death_in_a_node_costs_only_what_was_being_copied():

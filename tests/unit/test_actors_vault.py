@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 from control_values import held
@@ -13,7 +12,6 @@ from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.slot_memory import CONTROL_BYTES, SlotMemory
 from remesh.actors.vault.vault_memory import NoRoomError, VaultMemory
 from remesh.orchestrator.vault.shelf_words import Claim, Grant, StableSaid
-from remesh.orchestrator.vault.snapshot_pace import Pace
 from remesh.orchestrator.vault.vault_words import SlotSpoilt, SlotState
 from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.headers import lay_out
@@ -249,41 +247,3 @@ def test_without_room_for_a_copy_it_is_not_told_of(tmp_path):
     memory._limit_bytes = memory.used_bytes
     assert told(shelf, 1) == []
     memory.close()
-
-
-def drive(pace, *, steps, copy_s, busy_s):
-    """Steps of 0.1 s, longer by `busy_s` beside a snapshot; the steps of which one was taken."""
-    now_s, busy, taken = 0.0, False, []
-    pace.begin(0)
-    for step in range(1, steps + 1):
-        pace.mark(now_s, busy=busy)
-        now_s += 0.1 + (busy_s if busy else 0.0)
-        busy = False
-        if pace.is_due(step):
-            pace.note(step, copy_s)
-            now_s += copy_s
-            taken.append(step)
-            busy = True
-    return taken
-
-
-def test_the_interval_follows_from_what_copies_cost():
-    taken = drive(Pace("auto"), steps=200, copy_s=0.0205, busy_s=0.0)
-    assert taken[0] == 1
-    assert [after - before for before, after in pairwise(taken)][-4:] == [21] * 4
-
-
-def test_the_interval_follows_from_how_much_longer_steps_are_beside_them():
-    taken = drive(Pace("auto"), steps=200, copy_s=0.0001, busy_s=0.0205)
-    assert [after - before for before, after in pairwise(taken)][-4:] == [21] * 4
-
-
-def test_what_costs_nothing_is_taken_of_every_step():
-    taken = drive(Pace("auto"), steps=60, copy_s=0.0005, busy_s=0.0)
-    assert taken[-20:] == list(range(41, 61))
-
-
-def test_a_number_of_steps_is_kept_to():
-    pace = Pace(5)
-    assert [step for step in range(1, 16) if pace.is_due(step)] == [5, 10, 15]
-    assert not any(Pace(0).is_due(step) for step in range(10))

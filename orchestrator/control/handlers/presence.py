@@ -8,7 +8,7 @@ from remesh.orchestrator.control.moves.staffing import (
     lose_node,
     lose_worker,
 )
-from remesh.orchestrator.control.moves.transitions import fence, settle_if_parked
+from remesh.orchestrator.control.moves.transitions import fence, settle_if_parked, still_since_s
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import (
     NodeLost,
@@ -46,7 +46,7 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     unparked = state.current.unparked
     if any(name in unparked for name in state.roster.nodes[event.node].workers):
         cause = f"silent for {event.silent_s:.1f} s while its generation ended"
-        lose_node(turn, event.node, cause, None)
+        lose_node(turn, event.node, cause, still_since_s(turn, turn.now_s - event.silent_s))
     elif event.node in state.vaults.awaited:
         state.vaults.give_up([event.node])
         settle_if_parked(turn)
@@ -55,8 +55,9 @@ def on_node_silent(turn: Turn, event: NodeSilent) -> None:
 def on_node_lost(turn: Turn, event: NodeLost) -> None:
     turn.state.vaults.lose(event.node)
     if event.node in turn.state.roster.nodes:
-        lose_node(turn, event.node, event.cause, event.died_at_s)
-    _note_late_death(turn, event.node, event.died_at_s)
+        lose_node(turn, event.node, event.cause, still_since_s(turn, event.died_at_s))
+    else:
+        _note_late_death(turn, event.node, event.died_at_s)
     settle_if_parked(turn)
 
 
@@ -105,7 +106,8 @@ def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
     was_member = worker.state is WorkerState.MEMBER
     why = f"gave no sign of life for {event.silent_s:.1f} s"
     if give_up(turn, worker, why) and was_member:
-        fence(turn, f"{worker.name} on {worker.node} {why}")
+        sign = f"{worker.name} on {worker.node} {why}"
+        fence(turn, sign, began_s=still_since_s(turn, turn.now_s - event.silent_s))
     if state.phase not in ENDED:
         form_or_grow(turn)
 

@@ -12,7 +12,7 @@ that had told, which killed the one that waited for another's slow storage.
 
 from remesh.orchestrator.control.memory.generations import Generation
 from remesh.orchestrator.control.moves.staffing import give_up
-from remesh.orchestrator.control.moves.transitions import fence
+from remesh.orchestrator.control.moves.transitions import fence, still_since_s
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import WorkerStuck
 from remesh.orchestrator.control.words.phases import Phase
@@ -25,7 +25,8 @@ def on_worker_stuck(turn: Turn, event: WorkerStuck) -> None:
     state = turn.state
     if state.phase not in _IN_A_MESH or event.worker not in state.current.unparked:
         return
-    state.current.stuck[event.worker] = (event.step, event.operation)
+    since_s = turn.now_s - event.silent_s
+    state.current.stuck[event.worker] = (event.step, event.operation, since_s)
     if state.deadlines.judge_s is None:
         state.deadlines.judge_s = turn.now_s + turn.timers.judge_s
 
@@ -38,20 +39,21 @@ def judge_stuck(turn: Turn) -> None:
     if not told or told.keys() != life.unparked or state.phase not in _IN_A_MESH:
         return
     life.stuck = {}
-    lowest = min(told.values())
-    behind = sorted(name for name, at in told.items() if at == lowest)
+    lowest = min(at[:2] for at in told.values())
+    behind = sorted(name for name, at in told.items() if at[:2] == lowest)
+    began_s = still_since_s(turn, min(since_s for _, _, since_s in told.values()))
     where = f"before operation {lowest[1]} of step {lowest[0] + 1}"
     if len(told) > 1 and 2 * len(behind) > len(told):
         life.stalled = True
-        fence(turn, f"{_named(behind)} stand still, each {where}")
+        fence(turn, f"{_named(behind)} stand still, each {where}", began_s=began_s)
         return
     for name in behind:
         if not give_up(turn, state.roster.workers[name], f"makes no progress: it hangs {where}"):
             return
-    fence(turn, f"{_named(behind)} hung {where}")
+    fence(turn, f"{_named(behind)} hung {where}", began_s=began_s)
 
 
-def _still_there(life: Generation) -> dict[str, tuple[int, int]]:
+def _still_there(life: Generation) -> dict[str, tuple[int, int, float]]:
     """A mesh that has finished the step after the next has not waited for them: they went on."""
     return {
         name: at

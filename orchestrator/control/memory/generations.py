@@ -15,6 +15,9 @@ MAX_SAID = 8  # losses in a sentence
 class Fault:
     """Why a generation ends before its work is done. Moments are seconds on the journal's clock.
 
+    `died_at_s` is when it began where that is known: a death, or the last sign of life of what
+    froze or fell silent.
+
     `signs` has the first one, `losses` the first few of the `num_losses`, `lost` the names of all.
     """
 
@@ -33,7 +36,7 @@ class Fault:
 
     @property
     def began_s(self) -> float:
-        """The moment of the death, of its first sign where that is not known."""
+        """The moment of the fault itself, of its first sign where that is not known."""
         return self.first_sign_s if self.died_at_s is None else self.died_at_s
 
     def note_sign(self, text: str) -> None:
@@ -61,10 +64,11 @@ class Generation:
     `saving`: what it does last is to save. `held_save` is the (generation, step) of what its parked
     workers save after it. `is_last`: the run ends once it has saved. `blamed`: a failure of its
     restore was counted already.
-    `stuck` are those that make no progress, with the (step, operation) at which they stand;
-    `stalled`: it was left since all of them stood at the same. `explained`: it is known why it
-    ended, which was no node.
-    `heard_step` is the newest step up to which no record is missing.
+    `stuck` are those that make no progress, with the (step, operation) at which they stand, and
+    since when. `stalled`: it was left since all of them stood at the same. `explained`: it is known
+    why it ended, which was no node.
+    `heard_step` is the newest step up to which no record is missing. `back_s` is the end of the
+    newest step until what was lost is trained again, with the first new one.
     """
 
     generation: int
@@ -87,10 +91,11 @@ class Generation:
     blamed: bool = False
     stalled: bool = False
     explained: bool = False
-    stuck: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stuck: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     formed_s: float | None = None
     restored_s: float | None = None
     first_step_s: float | None = None
+    back_s: float | None = None
     heard_step: int = 0
     heard_ahead: set[int] = field(default_factory=set)
 
@@ -132,23 +137,30 @@ class Generation:
             self.heard_ahead.remove(self.heard_step)
         if record.step == self.from_step + 1:
             self.first_step_s = record.ended_s
+        if record.step <= self.from_step + self.lost_steps + 1:
+            self.back_s = max(self.back_s or record.ended_s, record.ended_s)
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryParts:
-    """Seconds from the death to its first sign, to the decision, and on to the first new step."""
+    """Seconds from the fault to its first sign, to the decision, and on to the first step.
+
+    `retrain`: from there to the first new one, past the steps that were lost.
+    """
 
     detect: float
     decide: float
     form: float
     restore: float
     first_step: float
+    retrain: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationReport:
-    """`recovery_s` runs from the death to the end of the first step after it; None without both.
+    """`recovery_s` runs from the fault to the end of the first new step after it, lost steps that
+    are trained again included, as far as they are; None without a step.
 
     `lost_steps` were finished before the fault and had to be trained again. `source` says where the
     state came from that it started with.
@@ -169,7 +181,7 @@ class GenerationReport:
 
 def report(life: Generation) -> GenerationReport:
     died_at_s = None if life.fault is None else life.fault.began_s
-    ended_s = life.first_step_s
+    ended_s = _back_s(life)
     return GenerationReport(
         generation=life.generation,
         layout=life.layout,
@@ -195,9 +207,16 @@ def source_in_short(restore: Restore) -> str:
     return ", ".join(live + stored)
 
 
+def _back_s(life: Generation) -> float | None:
+    """None before the first step, of which later ones may be heard earlier."""
+    if life.first_step_s is None or life.back_s is None:
+        return None
+    return max(life.first_step_s, life.back_s)
+
+
 def _recovery_parts(life: Generation) -> RecoveryParts | None:
-    fault, first_step_s = life.fault, life.first_step_s
-    if fault is None or first_step_s is None:
+    fault, first_step_s, back_s = life.fault, life.first_step_s, _back_s(life)
+    if fault is None or first_step_s is None or back_s is None:
         return None
     # The last report of a restore may arrive after the first step ended: no part is negative.
     known = [
@@ -214,5 +233,10 @@ def _recovery_parts(life: Generation) -> RecoveryParts | None:
     spans = [after - before for before, after in pairwise(moments)]
     detect, decide, form, restore, first_step = spans
     return RecoveryParts(
-        detect=detect, decide=decide, form=form, restore=restore, first_step=first_step
+        detect=detect,
+        decide=decide,
+        form=form,
+        restore=restore,
+        first_step=first_step,
+        retrain=back_s - first_step_s,
     )

@@ -29,9 +29,12 @@ from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.user_text import count
 
 
-def fence(turn: Turn, sign: str) -> None:
-    """Every member leaves the generation now; what it was about to do is abandoned."""
-    note_sign(turn, sign)
+def fence(turn: Turn, sign: str, *, began_s: float | None = None) -> None:
+    """Every member leaves the generation now; what it was about to do is abandoned.
+
+    `began_s` is when what is wrong began, where that is known: before anybody could see it.
+    """
+    note_sign(turn, sign).note_death(began_s)
     leave(turn, sign)
 
 
@@ -62,6 +65,14 @@ def note_sign(turn: Turn, sign: str) -> Fault:
     state.fault = state.fault or Fault(first_sign_s=turn.now_s)
     state.fault.note_sign(sign)
     return state.fault
+
+
+def still_since_s(turn: Turn, silent_since_s: float | None) -> float | None:
+    """When a silence began to hold up the run: not as long as steps were finished all the same."""
+    last = turn.state.last
+    if silent_since_s is None or last is None:
+        return silent_since_s
+    return max(silent_since_s, min(last.ended_s, turn.now_s))
 
 
 def drain(turn: Turn, *, save: bool, reason: str) -> None:

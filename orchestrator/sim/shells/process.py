@@ -15,6 +15,7 @@ from remesh.orchestrator.sim.shells import freezing
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.rank_snapshots import SimSnapshots
 from remesh.orchestrator.sim.shells.world import World, rate_at, record_of, value_after
+from remesh.orchestrator.vault.snapshot_pace import Pace
 from remesh.orchestrator.worker import duties as do
 from remesh.orchestrator.worker import heard
 from remesh.orchestrator.worker.duties import Duty
@@ -91,11 +92,13 @@ class SimProcess:
     writes: list[do.CopyPart | do.WriteHeld] = field(default_factory=list)
     copies: tuple[int, do.CopyPart] | None = None
     snapshots: SimSnapshots | None = None
+    pace: Pace = field(init=False)
     stalled: list[Callable[[], None]] = field(default_factory=list)
     seat: Seat = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.world.settings
+        self.pace = Pace(settings.snapshot_every)
         self.seat = Seat(
             worker=self.name,
             last_step=settings.steps,

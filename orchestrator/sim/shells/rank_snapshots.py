@@ -22,11 +22,15 @@ LEAST_SLOTS = 2
 
 
 class Owner(Protocol):
-    """The process of a rank: `act` acts at once, later if it is frozen by then, never if dead."""
+    """The process of a rank, which keeps its `pace` in every mesh.
+
+    `act` acts at once, later if it is frozen by then, never if dead.
+    """
 
     name: str
     node: str
     alive: bool
+    pace: Pace
 
     def act(self, action: Callable[[], None]) -> None: ...
 
@@ -140,7 +144,7 @@ class SimSnapshots:
         cls, world: World, owner: Owner, form: Form, ways: rw.VaultWays, held: Held | None
     ) -> "SimSnapshots":
         """In a mesh, of the part that is `held`; without it to take no part."""
-        machine = RankSlots(Pace(world.settings.snapshot_every), 2 * world.timers.form_s)
+        machine = RankSlots(owner.pace, 2 * world.timers.form_s)
         snapshots = cls(world, owner, form.generation, machine)
         claim = None
         if held is not None:

@@ -15,6 +15,7 @@ from remesh.orchestrator.plan.wish import asked
 from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.slow_storage import SlowStorage
 from remesh.orchestrator.sim.shells.vault import Promises, SimVault
+from remesh.orchestrator.vault.snapshot_pace import Every
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.step_result import StepResult
 
@@ -122,7 +123,7 @@ class Settings:
     spares: int = 1
     max_failures: int = 40
     slots: int = 3
-    snapshot_every: int = 0
+    snapshot_every: Every = 0
     doubled: float = 0.0
     delayed: float = 0.0
     lost: float = 0.0
