@@ -13,10 +13,13 @@ from remesh.actors.history.replay import carried_by
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.control.words.carried import Carried
 from remesh.orchestrator.job.curve import bits_change
-from remesh.orchestrator.job.job import Job
+from remesh.orchestrator.job.job import BITS, Job, bit_key_of
 from remesh.orchestrator.plan.ladder import Ladder
-from remesh.orchestrator.plan.wish import LayoutWish, kept, said_by, wished_job, wished_ladder
+from remesh.orchestrator.plan.rung import keys_of
+from remesh.orchestrator.plan.wish import kept, said_by, wished_ladder
 from remesh.orchestrator.user_errors import UserError
+
+DEGREES = frozenset(f"parallel.{axis}" for axis in BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,8 @@ def taken_up(
     `ladder` is that of the job; `within` leaves of one what there is room for, or refuses it.
     """
     carried = carried_by(read_newest(folder.path).starts)
+    change, carried = with_bits(job, folder.bits(), carried)
     taken = with_wish(job, carried, ladder, within)
-    change = change_of_bits(job, folder.bits(), carried.layout, taken.carried.layout)
     return replace(taken, notices=(*taken.notices, change)) if change else taken
 
 
@@ -61,17 +64,18 @@ def with_wish(
     return WithWish(ladder=wished, carried=carried, notices=(said,))
 
 
-def change_of_bits(
-    job: Job,
-    before: Mapping[str, Any] | None,
-    asked: LayoutWish | None,
-    holds: LayoutWish | None,
-) -> str | None:
-    """What to say of the bits of a start, `before` which the job had others, and a wish may have
-    been in force as another `holds` now. None if they stay.
+def with_bits(
+    job: Job, before: Mapping[str, Any] | None, carried: Carried
+) -> tuple[str | None, Carried]:
+    """What to say of the bits of a start, `before` which the job had others; None if they stay.
+
+    Of which degrees they are the run says itself as it forms a mesh of others than its newest one:
+    in what is handed on to it nothing else differs.
     """
-    if before is None:
-        return None
-    degrees = {f"parallel.{axis}": n for axis, n in (asked.degrees if asked else {}).items()}
-    had = {key: degrees.get(key, value) for key, value in before.items()}
-    return bits_change(had, wished_job(job, holds).bits)
+    if not carried.bit_key:
+        return bits_change(before, job.bits), carried
+    newest, now = keys_of(carried.bit_key), job.bits
+    degrees = {key: newest.get(key, now[key]) for key in DEGREES}
+    had = None if before is None else {**before, **degrees}
+    handed_on = {key: degrees.get(key, value) for key, value in now.items()}
+    return bits_change(had, handed_on), replace(carried, bit_key=bit_key_of(handed_on))

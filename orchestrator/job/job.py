@@ -183,7 +183,7 @@ class Job(BaseModel):
     @property
     def bit_key(self) -> str:
         """The same as one text."""
-        return " ".join(f"{key}={shown(value)}" for key, value in self.bits.items())
+        return bit_key_of(self.bits)
 
     def fingerprint(self, data_digest: str) -> Fingerprint:
         """Everything that shapes the loss curve, by key: with the same, two runs are the same."""
@@ -273,6 +273,11 @@ class Job(BaseModel):
         yield from _fall_problems(self)
         yield from _bound_problems(self)
         yield from _reach_problems(self)
+
+
+def bit_key_of(bits: Fingerprint) -> str:
+    """These keys and values as one text."""
+    return " ".join(f"{key}={shown(value)}" for key, value in bits.items())
 
 
 def load_job(path: str | PathLike[str], overrides: Sequence[str] = ()) -> Job:

@@ -92,9 +92,14 @@ class Rung:
 
 def changed_bits(before: str, after: str) -> str:
     """In which keys two bit keys differ, such as "tp was 2 and is 1"."""
-    old, new = (dict(pair.partition("=")[::2] for pair in key.split()) for key in (before, after))
+    old, new = keys_of(before), keys_of(after)
     return ", ".join(
         f"{key} was {old.get(key, 'unset')} and is {new.get(key, 'unset')}"
         for key in {**old, **new}
         if old.get(key) != new.get(key)
     )
+
+
+def keys_of(bit_key: str) -> dict[str, str]:
+    """The keys of one, and their values as texts."""
+    return dict(pair.partition("=")[::2] for pair in bit_key.split())

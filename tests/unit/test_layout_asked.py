@@ -8,7 +8,7 @@ import pytest
 from control_drive import Drive, of, records
 
 from remesh.actors.controller.layout_wishes import FreeMemory, LayoutWishes
-from remesh.actors.jobs.earlier_wish import change_of_bits, with_wish
+from remesh.actors.jobs.earlier_wish import with_bits, with_wish
 from remesh.actors.orders import RunSpec
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.memory.carrying import carried_of
@@ -223,15 +223,31 @@ def test_a_wish_for_which_a_start_has_no_room_is_dropped_with_the_reason():
     assert taken.notices == ("tp=2, which was asked for, holds no longer: no room",)
 
 
-def test_the_bits_of_a_start_are_compared_with_those_that_a_wish_had():
-    job = load_job(TINY)
-    wish, told = wish_of("tp=2,pp=2", job), "the bits change from here on: parallel.tp was"
-    assert change_of_bits(job, None, wish, None) is None
-    assert change_of_bits(job, job.bits, wish, wish) is None
-    assert change_of_bits(job, job.bits, wish, None) == f"{told} 2 and is 1"
-    assert change_of_bits(job, job.bits, None, None) is None
-    other = load_job(TINY, ["train.threads=2"])
-    assert "train.threads was 1 and is 2" in change_of_bits(other, job.bits, wish, wish)
+def test_other_degrees_than_those_of_the_start_before_are_announced_with_the_first_mesh():
+    asked = Asked().running()
+    asked.ask("tp=2")
+    asked.go_over(11)
+    carried = carried_of(asked.drive.state)
+    change, handed_on = with_bits(asked.job, asked.job.bits, replace(carried, layout=None))
+    assert (change, handed_on.bit_key) == (None, carried.bit_key)
+    again = Drive(ladder=ladder_of(asked.job), carried=handed_on, start=2)
+    again.ready()
+    assert "the bits change from here on: parallel.tp was 2 and is 1" in said(again)
+    same = Drive(ladder=wished_ladder(asked.job, carried.layout), carried=handed_on, start=2)
+    same.ready()
+    assert not [text for text in said(same) if "the bits change" in text]
+
+
+def test_other_keys_of_the_bits_are_told_by_the_start_alone():
+    asked = Asked().running()
+    other = load_job(TINY, ["train.threads=2", "parallel.tp=2", "elastic.max_workers=8"])
+    carried = carried_of(asked.drive.state)
+    change, handed_on = with_bits(other, asked.job.bits, carried)
+    assert change == "the bits change from here on: train.threads was 1 and is 2"
+    assert handed_on.bit_key == other.bit_key.replace("tp=2", "tp=1")
+    bare = with_bits(other, asked.job.bits, Carried())  # without a journal all is told here
+    assert bare[0].endswith("train.threads was 1 and is 2, parallel.tp was 1 and is 2")
+    assert with_bits(other, None, carried)[0] is None
 
 
 def test_a_wish_outlives_its_controller():

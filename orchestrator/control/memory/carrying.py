@@ -24,6 +24,7 @@ def carried_of(state: State) -> Carried:
         at_step=budget.at_step,
         cause=budget.cause,
         layout=state.asked_layout,
+        bit_key=state.bit_key,
     )
 
 
@@ -35,4 +36,4 @@ def take_up(state: State, carried: Carried) -> None:
     budget = state.budget
     budget.failures, budget.at_step = carried.failures, carried.at_step
     budget.cause = carried.cause
-    state.asked_layout = carried.layout
+    state.asked_layout, state.bit_key = carried.layout, carried.bit_key

@@ -45,7 +45,8 @@ class State:
     its own was replaced, `next_ladder` one that is not taken up yet, `asked_layout` what somebody
     asked of its degrees. `amendments` are all of the run since there are new ones, and
     `asked_changes` what is not taken up yet. `start_trouble` is why the newest start of a worker
-    failed, until one does not.
+    failed, until one does not. `bit_key` is what the bits of the newest mesh depend on, empty
+    before the first one of the run.
     """
 
     phase: Phase = Phase.WAITING
@@ -68,6 +69,7 @@ class State:
     start_trouble: str = ""
     last_generation: int = 0
     fault: Fault | None = None
+    bit_key: str = ""
     generations: list[Generation] = field(default_factory=list)
     roster: Roster = field(default_factory=Roster)
     quarantine: Quarantine = field(default_factory=Quarantine)

@@ -137,6 +137,7 @@ def _form(turn: Turn) -> None:
     life = _next_generation(turn, choice, decision)
     state.last_generation = life.generation
     state.generations.append(life)
+    state.bit_key = life.rung.bit_key
     if len(state.generations) > KEPT_WHOLE:
         state.generations[-1 - KEPT_WHOLE].shorten()
     state.step = life.from_step

@@ -47,8 +47,8 @@ class Turn:
 
     @property
     def bit_key(self) -> str | None:
-        """What the bits of the newest mesh depended on, None before the first one."""
-        return self.state.current.rung.bit_key if self.state.generations else None
+        """What the bits of the newest mesh depended on, None before the first one of the run."""
+        return self.state.bit_key or None
 
     def pick(self, room: Callable[[Unit], int]) -> Rung | None:
         """The largest mesh that is large enough and has room; another bit key than that of the job,

@@ -26,7 +26,8 @@ class Carried:
     """`bad_sources` are labels of sources of state, with the number of times that each failed.
 
     `failures` are those of the budget, with the step that they count from and the last `cause`.
-    `layout` is what somebody has asked of its degrees.
+    `layout` is what somebody has asked of its degrees, `bit_key` that of its newest mesh, empty
+    before the first one.
     """
 
     hosts: tuple[LostHost, ...] = ()
@@ -35,3 +36,4 @@ class Carried:
     at_step: int = 0
     cause: str = ""
     layout: LayoutWish | None = None
+    bit_key: str = ""
