@@ -6,7 +6,7 @@ exactly 0: no memory is handed on that was not written.
 Shapes: M rows, sorted by expert; E experts, C and F the widths of a map.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from remesh.parallel.model.linear import InPlaceGradient, half_of
+from remesh.parallel.model.stack_products import StackProducts, products_of
 
 
 class Stack(nn.Module):
@@ -39,49 +40,31 @@ class _Products(Function):
     def forward(
         ctx: Any, counts: tuple[int, ...], x_MC: Tensor, *weights_EFC: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.counts = counts
+        ctx.products = products_of(counts, x_MC, weights_EFC)
         ctx.save_for_backward(x_MC, *weights_EFC)
-        outs_MF = tuple(x_MC.new_empty(len(x_MC), weight.shape[1]) for weight in weights_EFC)
-        for expert, rows in _runs(counts):
-            for weight_EFC, out_MF in zip(weights_EFC, outs_MF, strict=True):
-                torch.mm(x_MC[rows], weight_EFC[expert].t(), out=out_MF[rows])
-        return outs_MF
+        found: tuple[Tensor, ...] = ctx.products.outputs(x_MC, weights_EFC)
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grads_MF: Tensor) -> tuple[Tensor | None, ...]:
         x_MC, *weights_EFC = ctx.saved_tensors
-        counts, half = ctx.counts, half_of(weights_EFC[0])
-        of_input = torch.empty_like(x_MC) if half.inputs else None
-        if of_input is not None:
-            for expert, rows in _runs(counts):
-                torch.mm(grads_MF[0][rows], weights_EFC[0][expert], out=of_input[rows])
-                for grad_MF, weight_EFC in zip(grads_MF[1:], weights_EFC[1:], strict=True):
-                    of_input[rows].addmm_(grad_MF[rows], weight_EFC[expert])
+        half = half_of(weights_EFC[0])
+        of_input = ctx.products.of_input(grads_MF, weights_EFC) if half.inputs else None
         of_weights: list[Tensor | None] = [None] * len(weights_EFC)
         if half.weights:
             of_weights = [
-                _weight_gradient(weight_EFC, grad_MF, x_MC, counts)
+                _weight_gradient(ctx.products, weight_EFC, grad_MF, x_MC)
                 for weight_EFC, grad_MF in zip(weights_EFC, grads_MF, strict=True)
             ]
         return None, of_input, *of_weights
 
 
 def _weight_gradient(
-    weight_EFC: Tensor, grad_MF: Tensor, x_MC: Tensor, counts: Sequence[int]
+    products: StackProducts, weight_EFC: Tensor, grad_MF: Tensor, x_MC: Tensor
 ) -> Tensor | None:
     """The gradient of a stack, None if it has been added to what is there already."""
     adds = isinstance(weight_EFC, InPlaceGradient) and weight_EFC.grad is not None
     total_EFC = weight_EFC.grad if adds else torch.zeros_like(weight_EFC)
     assert total_EFC is not None
-    for expert, rows in _runs(counts):
-        total_EFC[expert].addmm_(grad_MF[rows].t(), x_MC[rows])
+    products.add_of_weight(total_EFC, grad_MF, x_MC)
     return None if adds else total_EFC
-
-
-def _runs(counts: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """Each expert that has rows, and which."""
-    start = 0
-    for expert, count in enumerate(counts):
-        if count:
-            yield expert, slice(start, start + count)
-        start += count

@@ -70,11 +70,19 @@ def train(seat, layout, cases, dealt=None):
 @pytest.mark.parametrize("name", WITH)
 def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name, ranks):
     around, more = WITH[name]
-    layout, cases = replace(around, pp=ranks), cases_of(ranks, more)
+    assert_those_of_one_process(pool, replace(around, pp=ranks), more)
+
+
+def test_so_are_those_of_replicas_of_tensor_ranks(pool):
+    assert_those_of_one_process(pool, Layout(dp=2, pp=2, tp=2), {"sequence": True})
+
+
+def assert_those_of_one_process(pool, layout, more):
+    cases = cases_of(layout.pp, more)
     outcomes = pool.run(train, layout.world_size, layout, cases)
     seen = {}
     for (schedule, number), found in zip(cases, zip(*outcomes, strict=True), strict=True):
-        model = model_of(schedule, ranks)
+        model = model_of(schedule, layout.pp)
         assert_as_expected(found, expected_of(model, number * layout.dp))
         results = seen.setdefault((model, number), found[0][0])
         assert found[0][0] == results  # bit for bit

@@ -4,6 +4,9 @@ import pytest
 import test_context
 import test_context_parity
 import test_engine_bits
+import test_expert_parity
+import test_experts
+import test_overlap
 import test_pipeline_bits
 import test_pipeline_recut
 import test_restore
@@ -78,3 +81,18 @@ def test_a_peer_that_dies_while_it_sends_state(strict_pool):
     test_restore.test_a_rank_whose_source_dies_holds_no_state_and_one_that_had_it_keeps_it(
         strict_pool
     )
+
+
+def test_experts_on_other_ranks(strict_pool):
+    test_experts.test_each_rank_gets_the_rows_for_its_experts(strict_pool)
+    test_experts.test_all_tokens_may_go_to_the_same_experts_and_the_others_learn_nothing(
+        strict_pool
+    )
+    for name in ("dp4 ep2 zero3", "pp2 cp2 dp2 ep2", "dp4 tp2 ep4"):
+        test_expert_parity.test_losses_gradients_norms_and_parameters_are_those_of_one_process(
+            strict_pool, name
+        )
+
+
+def test_forwards_beside_backwards(strict_pool):
+    test_overlap.test_pairs_have_the_bits_of_one_pass_after_the_other(strict_pool)

@@ -12,6 +12,7 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.groups.store import StoreClient, StoreServer
+from remesh.parallel.model.stack_products import Grouped, Looped, products_of
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
 from remesh.parallel.plan.model_config import ModelConfig
@@ -116,3 +117,31 @@ def test_bf16_steps_learn_and_their_mfu_is_told():
     peak = next((value for part, value in PEAK_FLOPS.items() if part in name), None)
     share = f", MFU {flops / step_s / peak:.1%}" if peak else ""
     tell(f"{name}: {8 * 2048 / step_s:,.0f} tokens/s, {flops / step_s / 1e12:.0f} TFLOP/s{share}")
+
+
+def test_experts_of_a_rank_are_computed_at_once():
+    """As by a loop, faster, and without what memory held before for experts without rows."""
+    device, counts = torch.device("cuda:0"), (700, 0, 1300, 48, 0, 1500, 300, 248)
+    x_MC = torch.randn(sum(counts), 1024, device=device, dtype=torch.bfloat16)
+    weight_EFC = torch.randn(8, 1408, 1024, device=device, dtype=torch.bfloat16) / 32
+    grad_MF = torch.randn(sum(counts), 1408, device=device, dtype=torch.bfloat16)
+    dirty = [torch.full((8, 1408, 1024), torch.nan, device=device) for _ in range(4)]
+    del dirty
+    chosen = products_of(counts, x_MC, [weight_EFC])
+    assert isinstance(chosen, Grouped)
+    outcomes, times_s = [], []
+    for products in (chosen, Looped(counts)):
+        total_EFC = torch.zeros_like(weight_EFC)
+        products.add_of_weight(total_EFC, grad_MF, x_MC)
+        of_input = products.of_input([grad_MF], [weight_EFC])
+        outcomes.append((*products.outputs(x_MC, [weight_EFC]), of_input, total_EFC))
+        torch.cuda.synchronize()
+        started_s = time.perf_counter()
+        for _ in range(20):
+            products.outputs(x_MC, [weight_EFC])
+        torch.cuda.synchronize()
+        times_s.append((time.perf_counter() - started_s) / 20)
+    for found, expected in zip(*outcomes, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-1)
+    assert not outcomes[0][-1][[1, 4]].any()
+    tell(f"products of 8 experts: {1e3 * times_s[0]:.3f} ms, {1e3 * times_s[1]:.3f} ms in a loop")
