@@ -142,7 +142,7 @@ class Ours:
         self.saver = Saver(start=0, storage=self.storage, tell=self.events.put)
         part = own_part(self.engine.shard_state, sharded)
         world = sharded.world
-        self.saver.prepare(part, rank=world.rank, num_writers=world.size)
+        self.saver.prepare(lambda: part, rank=world.rank, num_writers=world.size)
         self.source = torch.cat([tensor.flatten().view(torch.uint8) for _, tensor in part])
         self.target = torch.empty_like(self.source)
         size = torch.tensor(self.source.nbytes)

@@ -246,6 +246,7 @@ class Hands:
         )
         did = self._parts.engine.step(step, work)
         now_s = time.monotonic()
+        self._prepare_saves()
         record = StepRecord(step=step, did=did, step_s=now_s - started_s, ended_s=time.time())
         return heard.Stepped(generation=order.generation, record=record, now_s=now_s)
 
@@ -281,11 +282,16 @@ class Hands:
     def _save(self, step: int) -> heard.PartCopied:
         order, saver = self.order, self._saver
         self._fire(step, "save")
-        if not saver.is_prepared:
-            part = own_part(self._parts.engine.shard_state, self.mesh)
-            saver.prepare(part, rank=order.rank, num_writers=order.rung.workers)
+        self._prepare_saves()
         saver.save(self._fence, step=step, generation=order.generation)
         return heard.PartCopied(generation=order.generation)
+
+    def _prepare_saves(self) -> None:
+        """After the first step of a mesh, which is one that everybody waits for."""
+        order, saver = self.order, self._saver
+        if not saver.is_prepared:
+            part = partial(own_part, self._parts.engine.shard_state, self.mesh)
+            saver.prepare(part, rank=order.rank, num_writers=order.rung.workers)
 
     def _save_held(self, duty: do.WriteHeld) -> None:
         state = self._parts.engine.shard_state

@@ -44,9 +44,10 @@ class Saver:
         self._storage = storage
         self._tell = tell
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
+        self._preparing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preparing")
         self._writing: Future[None] | None = None
         self._held: _HeldSave | None = None
-        self._buffer: ShardBuffer | None = None
+        self._buffer: Future[ShardBuffer] | None = None
         self._memory = bytearray()
         self._file_name = ""
 
@@ -54,16 +55,21 @@ class Saver:
     def is_prepared(self) -> bool:
         return self._buffer is not None
 
-    def prepare(self, part: SavedPart, *, rank: int, num_writers: int) -> None:
-        """From now on this rank's part of the state is saved, until it is released."""
-        self._buffer, self._memory = ShardBuffer(part, self._memory), bytearray()
+    def prepare(self, part: Callable[[], SavedPart], *, rank: int, num_writers: int) -> None:
+        """From now on this rank's part of the state is saved, until it is released.
+
+        What that is, where it will lie and the memory for it are found beside what is computed and
+        written: the first save waits for that if it comes at once, and else for nothing.
+        """
+        memory, self._memory = self._memory, bytearray()
+        self._buffer = self._preparing.submit(_prepared, part, memory)
         self._file_name = shard_file_name(rank, num_writers)
 
     def release(self) -> None:
-        """Hold no view of the state any more; what was copied of it is written all the same."""
-        if self._buffer:
-            self._memory = self._buffer.memory
-        self._buffer = None
+        """Save nothing of the state any more; what was copied of it is written all the same."""
+        buffer, self._buffer = self._buffer, None
+        if buffer and not buffer.cancel() and buffer.done() and not buffer.exception():
+            self._memory = buffer.result().memory
 
     def save(self, fence: GenerationFence, *, step: int, generation: int) -> None:
         """Copy this rank's part now, write it later; what became of it is told then.
@@ -75,10 +81,12 @@ class Saver:
         assert self._buffer, "prepare comes first"
         if self._writing:
             fence.wait(generation, self._writing)
+        fence.wait(generation, self._buffer)
+        buffer = self._buffer.result()
         ref = CheckpointRef(step=step, generation=generation, start=self._start)
-        self._buffer.copy(ref)
+        buffer.copy(ref)
         path = f"{ref.name}/{self._file_name}"
-        self._writing = self._thread.submit(self._write, ref, path, self._buffer)
+        self._writing = self._thread.submit(self._write, ref, path, buffer)
 
     def save_held(
         self, part: SavedPart, place: tuple[int, int], *, step: int, generation: int
@@ -146,3 +154,9 @@ class Saver:
                 all_held=all_held,
             )
         )
+
+
+def _prepared(part: Callable[[], SavedPart], memory: bytearray) -> ShardBuffer:
+    buffer = ShardBuffer(part(), memory)
+    buffer.prepare()
+    return buffer

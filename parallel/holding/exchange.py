@@ -1,26 +1,26 @@
-"""One exchange of state among ranks: who sends which boxes to whom, in rounds that overlap."""
+"""One exchange of state among ranks, in rounds that overlap: each sends and receives its own."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from remesh.parallel.groups.collectives import start_all_to_all
+from remesh.parallel.groups.collectives import all_reduce_, start_all_to_all
 from remesh.parallel.groups.group import Group, PendingOperation
+from remesh.parallel.holding.own_moves import OwnMoves
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.plan.cut import Held
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.fragments import Fragment
-from remesh.parallel.state.reshard import HeldFragment, Holder, Move, reshard_all
+from remesh.parallel.state.reshard import Move, ReshardError
 
 ROUND_BYTES = 8 * 2**20  # that a rank sends to another at once, unless a single box has more
 
 _ALIGNMENT = 8  # bytes: every tensor type can be read from such a place
-_META = torch.device("meta")
+_IN_VAIN = -1  # rounds, where a plan came to nothing
 
-_Pairs = dict[tuple[int, int], list[Move]]
+_Moves = dict[int, list[Move]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,41 +36,61 @@ class StateExchange:
     def run(self, own_states: Sequence[ShardState], target: ShardState) -> None:
         """A round is packed and one is unpacked while one is on its way, in two buffers by turns:
         memory that has been used before is several times as fast, and there is little of it.
+
+        Raises: ReshardError on all ranks, with nothing moved, if a rank lacks what nobody holds.
         """
-        plans = self._plans()
+        received, sent = self._planned()
+        local = received.pop(self.group.rank, [])
+        outgoing = [_rounds(sent.get(rank, ()), self.round_bytes) for rank in self._ranks]
+        incoming = [_rounds(received.get(rank, ()), self.round_bytes) for rank in self._ranks]
+        num_rounds = self._agreed(max(map(len, outgoing + incoming)))
         source = {box: tensor for state in own_states for box, tensor in state.fragments()}
         own = dict(target.fragments())
-        for move in plans.get(self.group.rank, []):
-            if move.is_local:
-                own[move.want][move.write] = source[move.held][move.read]
+        for move in local:
+            own[move.want][move.write] = source[move.held][move.read]
         buffers = [_Buffer(self.group.device), _Buffer(self.group.device)]
         on_its_way: _Sent | None = None
-        for number, pairs in enumerate(_rounds(plans, self.round_bytes)):
-            following = self._send(pairs, source, buffers[number % 2])
+        for number in range(num_rounds):
+            going, coming = _of_round(outgoing, number), _of_round(incoming, number)
+            following = self._send(going, coming, source, buffers[number % 2])
             if on_its_way:
                 on_its_way.receive(own)
             on_its_way = following
         if on_its_way:
             on_its_way.receive(own)
 
-    def _plans(self) -> dict[int, list[Move]]:
-        holders: dict[Held, list[Holder]] = defaultdict(list)
-        for rank, parts in self.held.items():
-            for part in parts:
-                holders[part].append(rank)
-        all_held = {*self.lacking.values(), *holders}
-        fragments = {held: _fragments(self.spec, held) for held in all_held}
-        have: dict[str, list[HeldFragment]] = {}
-        for held, sources in holders.items():
-            for fragment in fragments[held]:
-                held_alike = HeldFragment(fragment=fragment, holders=tuple(sources))
-                have.setdefault(fragment.name, []).append(held_alike)
-        return reshard_all(have, {rank: fragments[one] for rank, one in self.lacking.items()})
+    @property
+    def _ranks(self) -> range:
+        return range(self.group.size)
 
-    def _send(self, pairs: _Pairs, source: Mapping[Fragment, Tensor], buffer: "_Buffer") -> "_Sent":
-        rank, ranks = self.group.rank, range(self.group.size)
-        sent = [pairs.get((rank, other), []) for other in ranks]
-        received = [pairs.get((other, rank), []) for other in ranks]
+    def _planned(self) -> tuple[_Moves, _Moves]:
+        """What this rank receives and what it sends, by the other one."""
+        moves = OwnMoves(self.spec, self.held, self.lacking, self.group.rank)
+        try:
+            return moves.received(), moves.sent()
+        except ReshardError:
+            self._agreed(_IN_VAIN)
+            raise
+
+    def _agreed(self, num_rounds: int) -> int:
+        """The most that any rank needs. Raises: ReshardError if a plan has come to nothing."""
+        told = torch.tensor([num_rounds, num_rounds == _IN_VAIN])
+        all_reduce_(self.group, told, "max")
+        most, in_vain = told.tolist()
+        if in_vain and num_rounds != _IN_VAIN:
+            raise ReshardError(
+                "nobody holds what another rank needs, which says what that is; go back to a step "
+                "that is held completely"
+            )
+        return int(most)
+
+    def _send(
+        self,
+        sent: Sequence[Sequence[Move]],
+        received: Sequence[Sequence[Move]],
+        source: Mapping[Fragment, Tensor],
+        buffer: "_Buffer",
+    ) -> "_Sent":
         sizes = [sum(map(_room, moves)) for moves in sent]
         out_sizes = [sum(map(_room, moves)) for moves in received]
         packed, arriving = buffer.take(sum(sizes), sum(out_sizes))
@@ -107,29 +127,21 @@ class _Buffer:
         return self._packed[:packed_bytes], self._arriving[:arriving_bytes]
 
 
-def _rounds(plans: Mapping[int, Sequence[Move]], round_bytes: int) -> list[_Pairs]:
-    """What each sends to each other one, in rounds; the same on all ranks."""
-    rounds: list[_Pairs] = []
-    filled: dict[tuple[int, int], tuple[int, int]] = {}
-    for destination, moves in plans.items():
-        for move in moves:
-            if move.is_local:
-                continue
-            assert isinstance(move.source, int)
-            pair = (move.source, destination)
-            number, num_bytes = filled.get(pair, (0, 0))
-            if num_bytes and num_bytes + _room(move) > round_bytes:
-                number, num_bytes = number + 1, 0
-            filled[pair] = (number, num_bytes + _room(move))
-            while len(rounds) <= number:
-                rounds.append(defaultdict(list))
-            rounds[number][pair].append(move)
+def _rounds(moves: Sequence[Move], round_bytes: int) -> list[list[Move]]:
+    """What goes from one rank to another, in rounds; the same at both ends."""
+    rounds: list[list[Move]] = []
+    filled = round_bytes
+    for move in moves:
+        if filled + _room(move) > round_bytes:
+            rounds.append([])
+            filled = 0
+        rounds[-1].append(move)
+        filled += _room(move)
     return rounds
 
 
-def _fragments(spec: EngineSpec, held: Held) -> list[Fragment]:
-    """What a rank that holds this holds, without holding it."""
-    return [fragment for fragment, _ in ShardState(spec, held, _META).fragments()]
+def _of_round(rounds_of_ranks: Sequence[Sequence[list[Move]]], number: int) -> list[list[Move]]:
+    return [rounds[number] if number < len(rounds) else [] for rounds in rounds_of_ranks]
 
 
 def _places(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from remesh.parallel.model.model_blocks import SharedParameter, shared_parameters
 from remesh.parallel.plan.buckets import Bucket, plan_buckets, plan_flat
-from remesh.parallel.plan.cut import Held
+from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.model_config import ModelConfig, TensorShape, block_parameters
 from remesh.parallel.plan.shares import Share, is_of_experts
 
@@ -41,6 +41,15 @@ def own_buckets(model: ModelConfig, held: Held, shares: Mapping[str, Share]) -> 
         experts = plan_buckets(apart, limit)
         found += [replace(bucket, of_experts=True) for bucket in experts]
     return tuple(found)
+
+
+def experts_of(model: ModelConfig, cut: Cut, expert: int) -> range | None:
+    """Those that an expert rank has, None if each has all."""
+    parts = cut.expert_parts
+    if parts == 1:
+        return None
+    count = model.num_experts // parts
+    return range(expert * count, (expert + 1) * count)
 
 
 def _take_experts(blocks: _Blocks) -> _Blocks:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from remesh.parallel.plan.buckets import FlatPlan
+from remesh.parallel.plan.buckets import FlatPlan, Place
 from remesh.parallel.plan.shares import Share
 from remesh.parallel.state.fragments import Fragment, flat_boxes
 
@@ -28,20 +28,29 @@ def owned_fragments(
     `shapes` are those of the full tensors; without `shares` the rank's tensors are whole.
     """
     for name, place in plan.places.items():
-        start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
-        if start >= stop:
-            continue
         offsets = shares[name].offsets if shares else (0,) * len(place.shape)
-        for box in flat_boxes(
-            shapes[name], offsets, place.shape, start - place.start, stop - place.start
-        ):
-            yield Owned(
-                fragment=Fragment(
-                    name=name,
-                    global_shape=shapes[name],
-                    offsets=box.offsets,
-                    sizes=box.sizes,
-                    dtype=dtype,
-                ),
-                start=place.start + box.flat_offset - owned.start,
-            )
+        tensor = Fragment(
+            name=name, global_shape=shapes[name], offsets=offsets, sizes=place.shape, dtype=dtype
+        )
+        yield from owned_boxes(place, tensor, owned)
+
+
+def owned_boxes(place: Place, tensor: Fragment, owned: range) -> Iterator[Owned]:
+    """What [owned.start, owned.stop) of a bucket's buffer is of one rank's `tensor`.
+
+    Its rows beyond the full tensor are padding.
+    """
+    start, stop = max(place.start, owned.start), min(place.stop, owned.stop)
+    if start >= stop:
+        return
+    for box in flat_boxes(
+        tensor.global_shape,
+        tensor.offsets,
+        tensor.sizes,
+        start - place.start,
+        stop - place.start,
+    ):
+        yield Owned(
+            fragment=tensor.part(box.offsets, box.sizes),
+            start=place.start + box.flat_offset - owned.start,
+        )

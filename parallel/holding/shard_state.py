@@ -12,11 +12,12 @@ from torch import Tensor
 
 from remesh.parallel.holding.own_buckets import (
     copied_parameters,
+    experts_of,
     own_buckets,
     parted_parameters,
 )
 from remesh.parallel.holding.owned import owned_fragments
-from remesh.parallel.model.initial import initial_value
+from remesh.parallel.model.initial import InitialValues
 from remesh.parallel.optim.optimizer import MasterShard
 from remesh.parallel.optim.slots import SlotSpec
 from remesh.parallel.plan.buckets import Bucket
@@ -48,7 +49,7 @@ class ShardState:
             cut.tensor_parts,
             held.tensor,
             sequence=spec.sequence and cut.tensor_parts > 1,
-            experts=_experts(spec.model, held),
+            experts=experts_of(spec.model, cut, held.expert),
         )
         pipeline = cut.pipeline
         spans = pipeline.spans(spec.model.num_layers)
@@ -114,12 +115,9 @@ class ShardState:
             for tensor in shard.tensors:
                 tensor.zero_()
         self.num_updates.zero_()
-        drawn = ("", torch.empty(0))
+        values = InitialValues(config, seed)
         for fragment, view in self.weights():
-            name = fragment.name
-            if drawn[0] != name:
-                drawn = (name, initial_value(config, seed, name, self.shapes[name]))
-            view.copy_(drawn[1][fragment.in_whole])
+            values.fill(view, fragment)
 
     def parted_buckets(self) -> list[int]:
         """Those that another rank of the pipeline holds too, each with a part of the gradient."""
@@ -177,15 +175,6 @@ def whole_state(
         for name, shape in shapes.items()
     ]
     return [*weights, *slotted, whole(COUNT, (1,), "int64")]
-
-
-def _experts(model: ModelConfig, held: Held) -> range | None:
-    """Those that this rank has, None if it has all."""
-    parts = held.cut.expert_parts
-    if parts == 1:
-        return None
-    count = model.num_experts // parts
-    return range(held.expert * count, (held.expert + 1) * count)
 
 
 def _shard(

@@ -51,9 +51,19 @@ def tensor_shares(
     if experts is None:
         return shares
     return {
-        name: _of_experts(share, experts) if is_of_experts(name) else share
+        name: of_experts(share, experts) if is_of_experts(name) else share
         for name, share in shares.items()
     }
+
+
+def of_experts(share: Share, experts: range) -> Share:
+    """Of the share of a stack of experts, that of these alone."""
+    return replace(
+        share,
+        offsets=_replaced(share.offsets, 0, experts.start),
+        sizes=_replaced(share.sizes, 0, len(experts)),
+        local_shape=_replaced(share.local_shape, 0, len(experts)),
+    )
 
 
 def is_of_experts(name: str) -> bool:
@@ -138,15 +148,6 @@ class _Slicing:
             holders=tuple(range(self.tp)),
             partial=partial and self.tp > 1,
         )
-
-
-def _of_experts(share: Share, experts: range) -> Share:
-    return replace(
-        share,
-        offsets=_replaced(share.offsets, 0, experts.start),
-        sizes=_replaced(share.sizes, 0, len(experts)),
-        local_shape=_replaced(share.local_shape, 0, len(experts)),
-    )
 
 
 def _replaced(shape: TensorShape, dim: int, size: int) -> TensorShape:

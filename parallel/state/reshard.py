@@ -7,7 +7,7 @@ fragments of several replicas are one `Held` with several holders, so that repli
 
 A plan for one destination does not depend on other destinations, so that each may make its own;
 equally good sources are taken in an order that is different for each destination, which spreads
-the load over them without a word between the planners. `reshard_all` sees the real loads.
+the load over them without a word between the planners.
 """
 
 from collections import defaultdict
@@ -92,19 +92,6 @@ def reshard(
     return _Planner(have, distance).plan(destination, want)
 
 
-def reshard_all(
-    have: Mapping[str, Sequence[HeldFragment]],
-    wants: Mapping[int, Iterable[Fragment]],
-    distance: Distance = ranks_first,
-) -> dict[int, list[Move]]:
-    """The moves of every destination, as of `reshard`, with the loads of the sources in common.
-
-    Raises: ReshardError if a byte is held by nobody, or in another shape or dtype.
-    """
-    planner = _Planner(have, distance)
-    return {destination: planner.plan(destination, want) for destination, want in wants.items()}
-
-
 class _Planner:
     def __init__(self, have: Mapping[str, Sequence[HeldFragment]], distance: Distance) -> None:
         self._have = have
@@ -114,13 +101,12 @@ class _Planner:
         self._near: dict[tuple[Holder, ...], tuple[tuple[Holder, ...], int]] = {}
 
     def plan(self, destination: int, want: Iterable[Fragment]) -> list[Move]:
-        self._near.clear()
         return [move for box in want for move in self._moves(box, destination)]
 
     def _moves(self, want: Fragment, destination: int) -> Iterator[Move]:
         rest = [want] if want.num_elements else []
         for held, common, nearest in self._candidates(want, destination):
-            boxes, rest = _take(rest, common)
+            boxes, rest = taken(rest, common)
             for box in boxes:
                 source = self._pick(nearest, destination, box.num_bytes)
                 yield Move(
@@ -189,7 +175,7 @@ def _check_alike(held: HeldFragment, want: Fragment) -> None:
         )
 
 
-def _take(rest: list[Fragment], piece: Fragment) -> tuple[list[Fragment], list[Fragment]]:
+def taken(rest: list[Fragment], piece: Fragment) -> tuple[list[Fragment], list[Fragment]]:
     """What `piece` gives of the boxes that are left, and what is left then."""
     taken: list[Fragment] = []
     left: list[Fragment] = []

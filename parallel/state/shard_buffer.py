@@ -1,12 +1,14 @@
 """A rank's shard in memory that is laid out once: a save then costs one copy of the tensors.
 
 All that depends on what a rank holds and not on the values (the order of the file, the header, the
-places of the tensors) is worked out at the first save and kept.
+places of the tensors) is worked out once, and every page of the memory is there before a save needs
+it: pages that the kernel still has to find cost several times as much as the copy.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import put_shard
 from remesh.parallel.state.storage import Storage
 
-_NO_REF = CheckpointRef(step=0, generation=0)
+# No number of a checkpoint has more digits: the header has room for those of every save.
+_LONGEST = CheckpointRef(step=2**40, generation=2**40, start=2**40)
+_PAGE_BYTES = 4096
 
 
 class ShardBuffer:
@@ -34,34 +38,32 @@ class ShardBuffer:
         self._tensors = [tensors[fragment] for fragment in self._fragments]
         self._places: list[Tensor] = []
         self.memory = bytearray() if memory is None else memory
-        self._header = ShardHeader(ref=_NO_REF, parts=(), size_bytes=-1)
+        self._header: ShardHeader | None = None
+
+    def prepare(self) -> None:
+        """Lays all out, without a look at values: also while the tensors change. Repeatable."""
+        if self._header:
+            return
+        _, header = lay_out(_LONGEST, self._fragments)
+        if len(self.memory) != header.size_bytes:
+            self.memory = bytearray(header.size_bytes)
+            np.frombuffer(self.memory, np.uint8)[::_PAGE_BYTES] = 0
+        file_B = torch.frombuffer(self.memory, dtype=torch.uint8)
+        self._places = [
+            file_B[part.start : part.end].view(tensor.dtype).view(tensor.shape)
+            for part, tensor in zip(header.parts, self._tensors, strict=True)
+        ]
+        self._header = header
 
     def copy(self, ref: CheckpointRef) -> None:
-        """Takes the values that the tensors have now.
-
-        Cost: each byte is copied once; milliseconds more when `ref` has more digits than before.
-        """
-        if self._header.size_bytes < 0 or _width(ref) != _width(self._header.ref):
-            self._lay_out(ref)
+        """Takes the values that the tensors have now. Cost: each byte is copied once."""
+        self.prepare()
+        assert self._header
         self._header = replace(self._header, ref=ref)
         if self._places:
             torch._foreach_copy_(self._places, self._tensors)
 
     def write(self, storage: Storage, path: str) -> ShardFile:
         """Puts what was copied. Raises as `write_shard`."""
+        assert self._header, "copy comes first"
         return put_shard(storage, path, self.memory, self._header)
-
-    def _lay_out(self, ref: CheckpointRef) -> None:
-        """The header's length depends on the digits of `ref`, and so do all places."""
-        _, self._header = lay_out(ref, self._fragments)
-        if len(self.memory) != self._header.size_bytes:
-            self.memory = bytearray(self._header.size_bytes)
-        file_B = torch.frombuffer(self.memory, dtype=torch.uint8)
-        self._places = [
-            file_B[part.start : part.end].view(tensor.dtype).view(tensor.shape)
-            for part, tensor in zip(self._header.parts, self._tensors, strict=True)
-        ]
-
-
-def _width(ref: CheckpointRef) -> tuple[int, ...]:
-    return tuple(len(str(number)) for number in (ref.step, ref.generation, ref.start))

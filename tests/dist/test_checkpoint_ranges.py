@@ -313,3 +313,19 @@ def test_a_large_tensor_comes_in_pieces_that_several_threads_read(storage):
     assert len(sizes) == 2
     assert max(sizes) <= RUN_BYTES
     assert verify(storage, ref) > target.nbytes
+
+
+class Short(LocalStorage):
+    """A storage whose files have lost their ends since their headers were read."""
+
+    def read_into(self, path, offset, into):
+        *whole_ones, last = (view for view in into if len(view))
+        return super().read_into(path, offset, [*whole_ones, last[:-1]])
+
+
+def test_bytes_that_did_not_come_are_not_proven_by_those_that_were_there(storage):
+    tensors = {"w": torch.arange(4096.0)}
+    ref = save(storage, tensors, [[full(tensors)["w"]]])
+    there = {full(tensors)["w"]: tensors["w"].clone()}
+    with pytest.raises(CheckpointError, match=r"rank-0-of-1.safetensors: it has not \d+ bytes"):
+        read_into(Short(storage.root), ref, there)

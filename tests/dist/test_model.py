@@ -1,15 +1,18 @@
 """The default model: in fp32 against the formulas, its first values, and that it learns."""
 
 import math
+import random
 
 import pytest
 import torch
+from counted import calls_made
 from formulas import objective
 
-from remesh.parallel.model.initial import draw, initial_value
+from remesh.parallel.model.initial import InitialValues, draw, initial_value
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.numerics.losses import summed_cross_entropy
 from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
+from remesh.parallel.state.fragments import Fragment
 
 SIZES = {
     "num_layers": 2,
@@ -113,6 +116,44 @@ def test_a_value_depends_on_seed_and_name_alone():
     assert not torch.equal(one, draw(5, "embedding.weight", (61, 32)))
     for name, parameter in built(seed=5).named_parameters():
         assert torch.equal(parameter, initial_value(CONFIG, 5, name, tuple(parameter.shape)))
+
+
+@pytest.mark.parametrize("shape", [(3000, 1500), (5, 900, 700), (40, 50), (3, 4)])
+def test_a_box_is_drawn_as_it_is_in_the_whole_tensor(shape):
+    """parallel A10: also where the tensor has many blocks."""
+    values, rng = InitialValues(CONFIG, 5), random.Random(1)
+    for name in ("layers.0.ffn.up.weight", "layers.1.ffn.down.weight"):
+        whole_one = initial_value(CONFIG, 5, name, shape)
+        for _ in range(4):
+            spans = [sorted(rng.sample(range(size + 1), 2)) for size in shape]
+            box = Fragment(
+                name=name,
+                global_shape=shape,
+                offsets=tuple(start for start, _ in spans),
+                sizes=tuple(stop - start for start, stop in spans),
+                dtype="float32",
+            )
+            found = torch.empty(box.sizes)
+            values.fill(found, box)
+            assert torch.equal(found, whole_one[box.in_whole])
+    assert whole_one.std().item() == pytest.approx(0.02 / (2 * CONFIG.num_layers) ** 0.5, rel=0.4)
+
+
+def test_blocks_of_one_tensor_are_not_alike():
+    first, second = initial_value(CONFIG, 5, "head.weight", (2048, 1024)).split(1024)
+    assert not torch.equal(first, second)
+
+
+def test_a_rank_draws_the_blocks_that_it_holds_something_of():
+    """parallel A10: it drew every tensor of which it held a sliver, whole."""
+    shape = (16 * 1024, 1024)  # of 16 blocks
+    box = Fragment(
+        name="head.weight", global_shape=shape, offsets=(700, 0), sizes=(600, 1024), dtype="float32"
+    )
+    values, out = InitialValues(CONFIG, 5), torch.empty(box.sizes)
+    assert calls_made(values.fill, out, box)["_key"] == 2
+    again = box.part((1300, 0), (600, 1024))
+    assert calls_made(values.fill, out, again)["_key"] == 0  # it is in the block that is there
 
 
 def test_a_deeper_model_begins_with_the_same_layers():

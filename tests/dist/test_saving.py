@@ -80,7 +80,7 @@ class Run:
     def save(self, part, step, loss=None):
         """Writes and commits; the steps that are left afterwards."""
         if not self.saver.is_prepared:
-            self.saver.prepare(part, rank=0, num_writers=1)
+            self.saver.prepare(lambda: part, rank=0, num_writers=1)
         if loss is not None:
             self.losses.note(
                 StepsDone(worker="w", generation=1, records=(record(step, loss=loss),))

@@ -3,6 +3,7 @@ import threading
 
 import pytest
 import torch
+from counted import calls_made
 from waiting import PATIENCE_S, soon
 from whole_shards import decode_shard
 
@@ -67,7 +68,7 @@ def parts(**tensors):
 
 def saver(storage, posted, part, rank=0, num_writers=1):
     prepared = Saver(start=2, storage=storage, tell=posted.post)
-    prepared.prepare(part, rank=rank, num_writers=num_writers)
+    prepared.prepare(lambda: part, rank=rank, num_writers=num_writers)
     return prepared
 
 
@@ -171,7 +172,7 @@ def test_what_is_released_is_written_all_the_same_and_its_memory_serves_the_next
     same.release()
     assert not same.is_prepared
     threading.Timer(0.1, storage.gate.set).start()
-    same.prepare(parts(a=torch.zeros(4)), rank=0, num_writers=1)
+    same.prepare(lambda: parts(a=torch.zeros(4)), rank=0, num_writers=1)
     same.save(NO_FENCE, step=21, generation=4)
     posted.wait(2)
     values = [decode_shard(encoded)[1]["a"].tolist() for encoded in storage.files.values()]
@@ -234,3 +235,33 @@ def test_what_is_held_may_change_once_it_is_settled_whether_it_was_copied_or_not
     assert [word.step for word in posted.wait(2)] == [21, 20]
     [encoded] = storage.files.values()
     assert decode_shard(encoded)[1]["a"].sum() == 0
+
+
+def test_a_save_finds_all_laid_out_and_all_memory_there(posted):
+    """speed 6: the first one laid out and touched all of it where training waits."""
+    same = saver(Memory(), posted, parts(a=torch.ones(100_000)))
+    assert soon(same._buffer.done)
+    memory = same._buffer.result().memory
+    for count, step in enumerate((9, 10, 2**40), start=1):
+        made = calls_made(lambda step=step: same.save(NO_FENCE, step=step, generation=3))
+        assert made["lay_out"] == 0
+        assert same._buffer.result().memory is memory
+        posted.wait(count)
+
+
+def test_what_is_to_be_saved_is_found_beside_training_and_a_fence_frees_who_waits_for_it(posted):
+    found = threading.Event()
+
+    def part():
+        assert found.wait(PATIENCE_S)
+        return parts(a=torch.ones(4))
+
+    same = Saver(start=2, storage=Memory(), tell=posted.post)
+    same.prepare(part, rank=0, num_writers=1)
+    fence = GenerationFence()
+    threading.Timer(0.05, fence.up, args=(3,)).start()
+    with pytest.raises(Cancelled):
+        same.save(fence, step=20, generation=3)
+    same.release()
+    found.set()
+    assert posted == []

@@ -11,7 +11,13 @@ from drawn_layouts import draw_pair
 from sized import row_of_tiles, square_of_tiles, stripes
 
 from remesh.parallel.state.fragments import Fragment, cover_problems, flat_boxes, whole
-from remesh.parallel.state.reshard import HeldFragment, ReshardError, by_name, reshard, reshard_all
+from remesh.parallel.state.reshard import (
+    HeldFragment,
+    ReshardError,
+    by_name,
+    ranks_first,
+    reshard,
+)
 
 ITEM = {"float32": np.float32, "bfloat16": np.int16, "int64": np.int64}
 
@@ -60,6 +66,10 @@ def same(one, other):
     )
 
 
+def resharded(have, wants, distance=ranks_first):
+    return {rank: reshard(have, want, rank, distance) for rank, want in wants.items()}
+
+
 def full_tensors(blocks):
     rng = np.random.default_rng(5)
     return {
@@ -79,7 +89,7 @@ def test_there_and_back_is_the_identity_for_random_pairs_of_layouts(seed):
         assert cover_problems(distinct) == ()
         assert {part.name for part in distinct} == full.keys()
 
-        there, back = reshard_all(by_name(have), want), reshard_all(by_name(want), have)
+        there, back = resharded(by_name(have), want), resharded(by_name(want), have)
         moved = carried_out(there, want, arrays(have, full))
         assert same(moved, arrays(want, full))
         assert same(carried_out(back, have, moved), arrays(have, full))
@@ -108,7 +118,7 @@ def test_a_few_elements_on_any_number_of_ranks(num_after):
         for num_before in (1, 3, 4, 5):
             have, want = over(num_before, num_elements), over(num_after, num_elements)
             full = {"w": np.arange(num_elements, dtype=np.float32)}
-            made = carried_out(reshard_all(by_name(have), want), want, arrays(have, full))
+            made = carried_out(resharded(by_name(have), want), want, arrays(have, full))
             parts = [array for rank in made.values() for array in rank.values()]
             assert np.concatenate(parts).tolist() == list(range(num_elements))
 
@@ -121,11 +131,11 @@ def test_experts_of_pipeline_stages_become_those_of_expert_ranks():
     experts = [[f"layers.{layer}.experts.{e}" for e in range(4)] for layer in range(4)]
     by_stage = {s: [whole(name, (2, 3), "float32") for name in experts[s]] for s in range(4)}
     by_expert = {e: [whole(layer[e], (2, 3), "float32") for layer in experts] for e in range(4)}
-    there = reshard_all(by_name(by_stage), by_expert)
+    there = resharded(by_name(by_stage), by_expert)
     for expert, moves in there.items():
         assert [move.source for move in moves] == [0, 1, 2, 3]
         assert {move.box.name.rpartition(".")[2] for move in moves} == {str(expert)}
-    back = reshard_all(by_name(by_expert), by_stage)
+    back = resharded(by_name(by_expert), by_stage)
     assert [move.source for move in back[2]] == [0, 1, 2, 3]
 
 
@@ -155,20 +165,20 @@ def test_each_destination_has_its_own_near_sources():
     """Ranks 0 to 3 on one node and 4 to 7 on another, of which 0, 1, 4 and 5 hold the state."""
     part = whole("w", (8,), "float32")
     have = {"w": [HeldFragment(fragment=part, holders=(0, 1, 4, 5))]}
-    plans = reshard_all(
+    plans = resharded(
         have,
         {rank: [part] for rank in range(8)},
         lambda source, rank: 0 if source // 4 == rank // 4 else 1,
     )
     sources = [moves[0].source for moves in plans.values()]
     assert [sources[rank] for rank in (0, 1, 4, 5)] == [0, 1, 4, 5]
-    assert sorted(sources[2:4]) == [0, 1]
-    assert sorted(sources[6:8]) == [4, 5]
+    assert {*sources[2:4]} <= {0, 1}
+    assert {*sources[6:8]} <= {4, 5}
 
 
 def test_who_keeps_its_layout_sends_nothing():
     _, have, _ = draw_pair(random.Random(3))
-    plans = reshard_all(by_name(have), have)
+    plans = resharded(by_name(have), have)
     assert all(move.is_local for moves in plans.values() for move in moves)
     assert {rank: [move.box for move in moves] for rank, moves in plans.items()} == have
 
@@ -184,11 +194,10 @@ def test_cuts_of_two_kinds_are_not_splintered():
 def test_equal_sources_share_the_load():
     names = [f"layers.{i}" for i in range(40)]
     have = by_name({rank: [whole(name, (8,), "float32") for name in names] for rank in range(4)})
-    wants = {rank: [whole(name, (8,), "float32") for name in names] for rank in (4, 5, 6)}
-    plans = reshard_all(have, wants)
-    assert plans == reshard_all(have, wants)
-    counts = Counter(move.source for moves in plans.values() for move in moves)
-    assert counts == dict.fromkeys(range(4), 30)
+    counts = Counter(
+        move.source for move in reshard(have, [whole(name, (8,), "float32") for name in names], 4)
+    )
+    assert counts == dict.fromkeys(range(4), 10)
 
 
 def test_planners_that_know_nothing_of_each_other_still_spread_the_load():

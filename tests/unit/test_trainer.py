@@ -179,6 +179,21 @@ def test_who_waits_for_the_write_before_is_freed_and_that_write_is_told_later():
     assert [path for path in bench.storage.files if "step-00000002" in path] == []
 
 
+def test_after_its_first_step_a_mesh_has_its_saves_laid_out():
+    """speed 6: it is not what everybody waits for, and a save finds it done."""
+    bench = Workbench(steps=10**6, every=10**6)
+    saver = bench.trainer._hands._saver
+    bench.engine.update.shut()
+    bench.form()
+    bench.engine.update.wait_for(1)
+    assert not saver.is_prepared
+    bench.engine.update.open()
+    assert soon(lambda: saver.is_prepared)
+    bench.trainer.fence(1, 0)
+    bench.heard(WorkerParked)
+    assert not saver.is_prepared
+
+
 def test_who_reads_a_checkpoint_is_freed_and_holds_what_it_held():
     bench = Workbench(steps=2, every=2)
     bench.form()
