@@ -56,18 +56,27 @@ def capacity_of(config: ModelConfig, num_positions: int) -> int | None:
     return math.ceil(config.capacity_factor * even)
 
 
-def within_capacity(chosen_BTK: Tensor, num_experts: int, capacity: int | None) -> Tensor:
-    """The experts that take the tokens: E in the place of one that is full, first come first."""
+def within_capacity(
+    chosen_BTK: Tensor, num_experts: int, capacity: int | None, before_BE: Tensor | None = None
+) -> Tensor:
+    """The experts that take the tokens: E in the place of one that is full, first come first.
+
+    `before_BE` says how many tokens of the same sequences each expert has been chosen by before.
+    """
     if capacity is None:
         return chosen_BTK
     chosen_BN = chosen_BTK.flatten(1)
     taken_BNE = torch.nn.functional.one_hot(chosen_BN, num_experts)
     turn_BN = taken_BNE.cumsum(1).gather(2, chosen_BN[..., None])[..., 0]
+    if before_BE is not None:
+        turn_BN = turn_BN + before_BE.gather(1, chosen_BN)
     return chosen_BN.masked_fill(turn_BN > capacity, num_experts).view_as(chosen_BTK)
 
 
 def dispatch(x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
-    """A row of each token for each expert that takes it. The sequences are whole.
+    """A row of each token for each expert that takes it, which is none where E was chosen.
+
+    Experts can be full only where the sequences are whole.
 
     Cost: waits for the device, to know how many rows each expert has.
     """

@@ -136,7 +136,6 @@ class ModelConfig:
             top_k=self.top_k,
             inner_width=self.inner_width,
             num_dense_layers=self.num_dense_layers,
-            capacity_factor=self.capacity_factor,
         )
 
 

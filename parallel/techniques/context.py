@@ -23,8 +23,8 @@ Source: Liu et al. 2023 (arXiv:2310.01889), 3, the ring; Brandon et al. 2023 (ar
 Grattafiori et al. 2024 (arXiv:2407.21783), 3.3.2, the runs.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,10 +34,11 @@ from torch.autograd import Function
 from remesh.parallel.groups.group import PendingOperation
 from remesh.parallel.groups.pipes import Ring, exchange
 from remesh.parallel.model.attention_core import attended_block, block_gradients, same_segment
-from remesh.parallel.model.dispatch import Dispatched
+from remesh.parallel.model.dispatch import Dispatched, capacity_of, within_capacity
 from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.maths import Linear, Losses, Maths
 from remesh.parallel.model.norms import NormModule
+from remesh.parallel.model.router import loads
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import ModelConfig
 
@@ -59,14 +60,11 @@ class ContextParallel:
         return self._maths.outer(x_BtC, linear)
 
     def dispatch(self, x_BtC: Tensor, chosen_BtK: Tensor, config: ModelConfig) -> Dispatched:
-        """Raises: LayoutError if experts may be full, which takes a whole row to know."""
-        if config.capacity_factor:
-            raise LayoutError(
-                f"capacity_factor={config.capacity_factor} counts the tokens of a whole row, of "
-                f"which cp={self._ring.size} ranks have a part each; use cp=1, or "
-                "capacity_factor=0"
-            )
-        return self._maths.dispatch(x_BtC, chosen_BtK, config)
+        """Experts are full by the tokens of whole rows, in their order."""
+        capacity = capacity_of(config, chosen_BtK.shape[1] * self._ring.size)
+        if capacity is not None:
+            chosen_BtK = self._within_capacity(chosen_BtK, config.num_experts, capacity)
+        return self._maths.dispatch(x_BtC, chosen_BtK, replace(config, capacity_factor=0.0))
 
     def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
         return self._maths.products(x_MC, counts, *stacks)
@@ -105,6 +103,31 @@ class ContextParallel:
         """That of this rank's tokens, from all targets of the rows."""
         targets_Bt = self._own(targets_BT, targets_BT.shape[1], dim=1)
         return self._maths.loss(logits_BtV, targets_Bt, z_loss)
+
+    def _within_capacity(self, chosen_BtK: Tensor, num_experts: int, capacity: int) -> Tensor:
+        """First come those of the runs before each of this rank's."""
+        own = chosen_BtK.chunk(2, 1)
+        counts_2BE = torch.stack([loads(run_BsK, num_experts) for run_BsK in own])
+        counts_of = {
+            number: counts_BE
+            for other, passed_2BE in self._ring.passed(counts_2BE)
+            for number, counts_BE in zip(self._numbers(other), passed_2BE.clone(), strict=True)
+        }
+        taken = (
+            within_capacity(run_BsK, num_experts, capacity, self._before(number, counts_of))
+            for number, run_BsK in zip(self._numbers(self._ring.rank), own, strict=True)
+        )
+        return torch.cat(list(taken), 1)
+
+    def _numbers(self, rank: int) -> tuple[int, int]:
+        """Which runs of a row this rank has."""
+        return rank, 2 * self._ring.size - 1 - rank
+
+    @staticmethod
+    def _before(number: int, counts_of: Mapping[int, Tensor]) -> Tensor | None:
+        """What the runs before it have chosen, None before the first one."""
+        before = [counts for other, counts in counts_of.items() if other < number]
+        return torch.stack(before).sum(0) if before else None
 
     def _own(self, whole: Tensor, num_tokens: int, dim: int) -> Tensor:
         """The two runs of this rank of the first `num_tokens`."""

@@ -3,7 +3,7 @@
 Of eight experts one gets every token, and one none.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -32,23 +32,29 @@ MODEL = ModelConfig(
     balanced=True,
 )
 ROUTER = RouterRates(auxiliary=0.05, z_loss=0.01, balance=0.03)
+FULL = {"capacity_factor": 0.75}
 BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     layout: Layout
+    kind: dict = field(default_factory=dict)
     zero: ZeroSpec = field(default_factory=ZeroSpec)
     recompute: Recompute = field(default_factory=Recompute)
     sequence: bool = False
     schedule: str = "1f1b"
 
     @property
+    def model(self):
+        return replace(MODEL, **self.kind)
+
+    @property
     def spec(self):
         return spec(
             8,
             1,
-            model=MODEL,
+            model=self.model,
             router=ROUTER,
             z_loss=Z_LOSS,
             precision=FP64,
@@ -76,6 +82,8 @@ CASES = {
     "cp2": Case(layout=Layout(cp=2)),
     "cp2 ep2": Case(layout=Layout(cp=2, ep=2)),
     "pp2 cp2 dp2 ep2": Case(layout=Layout(pp=2, cp=2, dp=2, ep=2)),
+    "full experts cp2 dp2 ep2": Case(layout=Layout(cp=2, dp=2, ep=2), kind=FULL),
+    "full experts cp4": Case(layout=Layout(cp=4), kind={**FULL, "seq_len": 16}),
     "dp2 cp2 ep4": Case(layout=Layout(dp=2, cp=2, ep=4)),
     "dp2 tp2 ep2 sp zero2 recompute": Case(
         layout=Layout(dp=2, tp=2, ep=2),
@@ -105,4 +113,4 @@ def train(seat, name):
 @pytest.mark.parametrize("name", CASES)
 def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
     outcomes = pool.run(train, CASES[name].layout.world_size, name)
-    assert_as_expected(outcomes, expected_of(MODEL, BATCH_SIZE, ROUTER))
+    assert_as_expected(outcomes, expected_of(CASES[name].model, BATCH_SIZE, ROUTER))

@@ -12,9 +12,11 @@ from remesh.parallel.plan.book.asked import CHUNKS
 from remesh.parallel.plan.memory.activations import kept_bytes, passing_bytes
 from remesh.parallel.plan.memory.rank_memory import _at_position, rank_memory
 from remesh.parallel.plan.memory.rank_sizes import HALVED
+from remesh.parallel.plan.memory.sums import working_elements
 from remesh.parallel.plan.schedules.catalogue import PUBLISHED, pipeline_of, schedules_of
 from remesh.parallel.plan.schedules.operations import InputBackward
 from remesh.parallel.plan.schedules.replica_slots import slots_alone
+from remesh.parallel.plan.schedules.timing.timeline import time_line
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 ELASTIC = ("parallel.pp=4", "elastic.pp=[3, 2, 1]")
@@ -191,3 +193,31 @@ def test_the_memory_of_a_mesh_is_that_of_its_fullest_rank():
         assert rank_memory(some[0]).total == max(every) == every[fullest]
     own = [_at_position(sizes("1f1b", n, parallel__layers="[1,1,5,1]")).total for n in range(4)]
     assert rank_memory(sizes("1f1b", 0, parallel__layers="[1,1,5,1]")).total == max(own) == own[2]
+
+
+def shared_experts(*overrides):
+    """DualPipeV of two ranks, four microbatches a replica; replicas share experts in pairs."""
+    model = ("model.num_layers=8", "model.num_experts=4", "model.num_dense_layers=0")
+    mesh = ("parallel.pp=2", "parallel.ep=2", "parallel.dp=2", "elastic.max_workers=4")
+    schedule = ("parallel.schedule=dualpipe-v", "train.global_batch=48")
+    return tiny(*model, *mesh, *schedule, "zero.stage=3", *overrides)
+
+
+def test_passes_that_are_paired_have_the_weights_of_two_layers_at_once():
+    job = shared_experts()
+    sizes = sizes_of(job, rung_for(job, ladder_of(job), NodeRoom(nodes=1, places=4)))
+    apart = replace(sizes, schedule="1f1b", pipeline=pipeline_of("dualpipe-v", 2))
+    assert sizes.paired
+    assert not apart.paired
+    assert working_elements(sizes) > working_elements(apart)
+
+
+def test_the_plan_knows_that_paired_passes_idle_longer():
+    [paired] = [line for line in why(shared_experts(), 4) if "dualpipe-v idles" in line]
+    pipeline, slots = pipeline_of("dualpipe-v", 2), slots_alone(12)
+    apart, beside = (
+        time_line(schedules_of("dualpipe-v", pipeline, slots, shares_experts=shares)).bubble
+        for shares in (False, True)
+    )
+    assert f"idles {float(beside):.0%}" in paired
+    assert f"{float(beside):.0%}" != f"{float(apart):.0%}"

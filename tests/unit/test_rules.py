@@ -44,7 +44,6 @@ SIZES = {
     "top_k": st.none() | st.integers(1, 4),
     "inner_width": st.none() | st.integers(1, 24),
     "num_dense_layers": st.none() | st.integers(0, 5),
-    "capacity_factor": st.sampled_from([None, 0.0, 1.25]),
     "sequence": st.booleans(),
     "zero_stage": st.integers(0, 3),
     "zero_group": st.integers(0, 3),

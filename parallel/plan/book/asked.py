@@ -40,7 +40,6 @@ class Asked:
     top_k: int | None = None
     inner_width: int | None = None
     num_dense_layers: int | None = None
-    capacity_factor: float | None = None
     sequence: bool = False
     zero_stage: int = 0
     zero_group: int = 0

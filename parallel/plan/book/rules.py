@@ -192,12 +192,6 @@ OF_THE_AXES = (
         cures=(dividing("ep", "cp"),),
     ),
     Rule(
-        of=("capacity_factor", "cp"),
-        broken=lambda factor, cp: factor > 0 and cp > 1,
-        seen="{capacity_factor} counts the tokens of a whole sequence, of which {cp} has parts",
-        cures=(of("capacity_factor", 0.0), of("cp", 1)),
-    ),
-    Rule(
         of=("ep", "num_microbatches"),
         broken=lambda ep, num_microbatches: num_microbatches % ep != 0,
         seen=BATCH_IN + ", which {ep} does not divide",
