@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -286,6 +286,15 @@ def test_what_could_not_be_read_back_is_not_written():
 
 class Slower(RanksSlow):
     """Another class, which would come back as its parent."""
+
+
+class Shade(StrEnum):
+    DARK = "dark"
+
+
+def test_among_several_kinds_a_derived_value_is_written_as_its_parent_is():
+    assert encode(str | None, Shade.DARK) == "dark"
+    assert encode(int | Mapping[str, int] | None, OrderedDict(a=1)) == {"a": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

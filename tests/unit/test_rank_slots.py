@@ -100,6 +100,21 @@ def test_it_is_ready_once_a_slot_is_mapped_and_a_snapshot_is_due():
     assert rank.ballot(3) == (NOTHING, False)
 
 
+def test_how_often_one_is_due_follows_from_the_steps_that_are_made():
+    """One that is on its way when a step begins makes that one a twenty-fifth longer."""
+    rank, due, number = Rank(every="auto").lease(), [], None
+    for step in range(1, 30):
+        rank.now_s += 0.52 if due[-1:] == [step - 2] else 0.5
+        is_due = rank.ballot(step)[1]
+        if due[-1:] == [step - 1]:
+            rank.safe(number, step - 1)
+            rank.slots.voted(step - 1)
+        if is_due:
+            due.append(step)
+            number = rank.take(step)
+    assert due == [1, 3, 5, 7, 11, 15, 19, 23, 27]
+
+
 def test_with_a_buddy_only_what_the_buddy_has_is_safe():
     """M26"""
     rank = Rank().lease()
