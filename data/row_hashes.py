@@ -64,7 +64,7 @@ class RowHashes:
 
         Raises: DataError if the file is missing, or not the one that the manifest proves.
         """
-        if len(blocks) > self.num_kept:
+        if len(blocks) > self.num_kept < len(self._proofs):
             half = len(blocks) // 2
             parts = self.of(blocks[:half], rows[:half]), self.of(blocks[half:], rows[half:])
             return np.concatenate(parts)

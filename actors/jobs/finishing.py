@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.run.account_tail import AccountTail
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_report import report_of
 from remesh.orchestrator.control.words.records import CheckpointState
@@ -20,13 +21,23 @@ from remesh.parallel.state.root_manifest import parse_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The files of a run that has ended, or is over in a moment."""
+    """The files of a run that has ended, or is over in a moment.
+
+    With a `tail` its account is folded while it is driven.
+    """
 
     folder: RunFolder
     job: Job
+    tail: AccountTail | None = None
+
+    def read_on(self) -> None:
+        """A little of what the run has done since, so that the report has less to read."""
+        if self.tail:
+            self.tail.read_on()
 
     def report(self, status: str) -> dict[str, Any]:
-        return report_of(self.folder, self.job, status=status)
+        folded = self.tail.report(status) if self.tail else None
+        return folded or report_of(self.folder, self.job, status=status)
 
     def flaw(self) -> str | None:
         """Why the newest checkpoint cannot be read back, None if every byte of it is proven.

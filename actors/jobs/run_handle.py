@@ -41,6 +41,7 @@ class Run:
         status: RunStatus = self._ask("poll", self._seen)
         self._seen += len(status.announcements)
         self._status = status.status or status.phase.lower()
+        self._outcome.read_on()
         return status
 
     def stop(self) -> None:

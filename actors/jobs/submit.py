@@ -17,6 +17,7 @@ from remesh.actors.jobs.run_handle import FinishedRun, Run
 from remesh.actors.node.offers import check_device
 from remesh.actors.orders import RunSpec
 from remesh.actors.run import old_runs
+from remesh.actors.run.account_tail import AccountTail
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.vault.wire import TOKEN_BYTES
 from remesh.data.manifest import Manifest
@@ -55,7 +56,7 @@ def start_run(
         old_runs.heal(folder.places)
         brought = None if options.fresh else _brought_back(folder)
         goes_on = continuation_of(job, manifest.digest, folder, options)
-        outcome = Outcome(folder=folder, job=goes_on.as_begun)
+        outcome = _outcome(folder, goes_on.as_begun)
         if goes_on.step >= job.train.steps:
             check_nothing_changes(goes_on)
             old_runs.discard(folder.places)
@@ -124,7 +125,11 @@ def _take_up(job: Job, options: RunOptions, folder: RunFolder, held: ExitStack) 
             return None
         held.push(connected.pop_all())
         held.callback(folder.withdraw, contact.run)
-        return Run(controller, held.pop_all(), Outcome(folder=folder, job=job), outlives=True)
+        return Run(controller, held.pop_all(), _outcome(folder, job), outlives=True)
+
+
+def _outcome(folder: RunFolder, job: Job) -> Outcome:
+    return Outcome(folder=folder, job=job, tail=AccountTail(folder, job))
 
 
 def _spec(

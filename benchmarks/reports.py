@@ -1,0 +1,90 @@
+"""The report of a long run: what it costs at the end, and what a step adds to it on the way.
+
+The peer is a budget: seconds of one processor, bytes. A command that drives a run folds its account
+as the journal grows; one that comes later reads all of it.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rows import Row, cost, report
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # their small run
+
+from control_values import record
+from finished_run import BATCH, WrittenDrive, made_run
+
+from remesh.actors.run.account_tail import AccountTail
+from remesh.actors.run.folder import RunFolder
+from remesh.data.row_hashes import expected_digests
+from remesh.data.skips import Skips
+from remesh.orchestrator.control.words import events as ev
+from remesh.orchestrator.job.job import Job
+
+TOGETHER = 50  # steps that are told at once: a second of quick ones
+REPORT_S, STEP_US, STEP_BYTES = 1.0, 100.0, 130.0  # the budget
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the steps")
+    steps = 10_000 if parser.parse_args().quick else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        job = trained(Path(folder), steps)
+        rows = costs(RunFolder(Path(folder) / "long"), job, steps)
+    report("reports", rows)
+
+
+def trained(folder: Path, steps: int) -> Job:
+    """The job of a run whose journal tells of so many steps, in a folder called long."""
+    job = made_run(folder).job
+    settings = job.train.model_copy(update={"steps": steps})
+    job = job.model_copy(update={"train": settings})
+    (folder / "long").mkdir()
+    drive = WrittenDrive(RunFolder(folder / "long"), job, {})
+    digests = expected_digests(Path(job.data.dir), global_batch=BATCH, seed=job.job.seed)
+    drive.ready()
+    drive.train()
+    for first in range(1, steps + 1, TOGETHER):
+        told = tuple(
+            record(
+                step,
+                samples=BATCH,
+                digest=digests.of(step, Skips()).hex(),
+                ended_s=drive.now_s,
+            )
+            for step in range(first, min(first + TOGETHER, steps + 1))
+        )
+        worker = drive.members[0]
+        # Not through the drive, which would remember every one of them.
+        event = ev.StepsDone(worker=worker, generation=1, records=told)
+        drive.writer.event(event, drive.now_s)
+        drive.controller.handle(event, drive.now_s)
+    return job
+
+
+def costs(folder: RunFolder, job: Job, steps: int) -> list[Row]:
+    tail = AccountTail(folder, job)
+    start_s = time.process_time()
+    while tail.read_on():
+        pass
+    fold_us = (time.process_time() - start_s) / steps * 1e6
+    start_s = time.process_time()
+    told = tail.report("finished")
+    report_s = time.process_time() - start_s
+    assert told is not None
+    assert told["samples"]["consumed"] == steps * BATCH
+    assert (told["samples"]["lost"], told["samples"]["repeated"]) == (0, 0)
+    case = f"{steps:,} steps"
+    return [
+        cost(f"report of {case}", "budget", (report_s, REPORT_S), "s CPU"),
+        cost("folding a step before it", "budget", (fold_us, STEP_US), "us CPU"),
+        cost("memory of a step", "budget", (tail.num_bytes / steps, STEP_BYTES), "bytes"),
+    ]
+
+
+if __name__ == "__main__":
+    main()
