@@ -109,7 +109,9 @@ class AccountTail:
 
     def _open(self, line: bytes, path: Path) -> None:
         """The first line of a file: another start begins, or another controller goes on with it."""
-        opened = read_opened(line, path)
+        opened, name = read_opened(line, path), NAME.fullmatch(path.name)
+        if name is None or opened.number != int(name[1]):
+            raise _UnusualError
         if opened.continues is None:
             self._account = self._account or RunAccount(self._job)
             self._account.begin(opened.options)

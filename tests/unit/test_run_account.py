@@ -157,6 +157,11 @@ def test_steps_of_starts_that_a_later_one_knew_nothing_of_count_for_nothing(run)
     assert report["samples"]["consumed"] == 3 * BATCH
 
 
+def test_a_copy_of_a_journal_is_left_to_who_reads_all(run):
+    run.journal.with_name("000009.jsonl").write_bytes(run.journal.read_bytes())
+    assert AccountTail(run.run, run.job).report("finished") is None
+
+
 def test_a_file_with_a_strange_name_is_left_to_who_reads_all(run):
     run.journal.with_name("notes.jsonl").write_text("{}\n")
     assert AccountTail(run.run, run.job).report("finished") is None
