@@ -198,9 +198,7 @@ class Shelf:
             return
         place.proving = False
         late = lease.unneeded or lease.rescued or word.step > lease.up_to
-        if word.error or late:
-            place.drop()
-        else:
+        if not word.error and not late:
             place.state = SlotState.SEALED
         if lease.claim.guest:
             over = "it is not needed any more" if late else ""

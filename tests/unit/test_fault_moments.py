@@ -29,6 +29,15 @@ def test_a_freeze_counts_from_the_last_sign_of_life():
     assert life.recovery_s >= 0.6
 
 
+def test_a_death_counts_from_the_moment_at_which_it_is_known_to_have_been():
+    drive = running(10)
+    drive.now_s += 5.0
+    seen_s = drive.now_s + 0.01
+    lost = drive.members[0]
+    drive.do(ev.WorkerLost(worker=lost, cause="killed", died_at_s=seen_s - 0.2))
+    assert recovered(drive).died_at_s == pytest.approx(seen_s - 0.2)
+
+
 def test_a_rank_that_hangs_counts_from_where_it_stopped():
     drive = running(10)
     drive.now_s += 5.0
