@@ -19,6 +19,7 @@ from rows import Row, cost, report
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # their problems
 
 import sized
+from moved_state import a_rank_lost_of, its_moves
 from tallied_drive import scrape
 
 from remesh.orchestrator.control.words.recovery import decide_restore
@@ -77,6 +78,18 @@ CASES = (
         made=lambda: sized.square_of_tiles(4_900),
         solved=lambda problem: reshard(*problem, 1),
         budget_s=0.4,
+    ),
+    Case(
+        name="own moves of a rank, 8B, 256 to 255",
+        made=lambda: a_rank_lost_of(256),
+        solved=its_moves,
+        budget_s=0.2,
+    ),
+    Case(
+        name="own moves of a rank, 8B, one of 16,384 lost",
+        made=lambda: a_rank_lost_of(16_384),
+        solved=its_moves,
+        budget_s=1.0,
     ),
     Case(
         name="10,000 fragments dealt to writers",

@@ -4,14 +4,19 @@ Both hold the same tensors (weights and both moments of AdamW) cut in the same w
 processes: ZeRO 3 or FSDP2 by rows, then tensor parallelism. The peer has what its most careful user
 would give it: cached plans, a stager that keeps its memory. Both put files on disk with fsync. Only
 Remesh hashes what it writes and verifies what it reads.
+
+A first save is that of a mesh which has done a step, as in a run: what is to be copied, and where
+to, has been found meanwhile. A start reads into memory that was made for it.
 """
 
 import argparse
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -41,7 +46,7 @@ from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
 from remesh.parallel.plan.shares import tensor_shares
 from remesh.parallel.spec import EngineSpec, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.reading import read_into
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -58,9 +63,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and a smaller state")
     quick = parser.parse_args().quick
-    model, rounds = (model_of(256, 4), 5) if quick else (model_of(512, 8), 7)
+    models = [model_of(256, 4)] if quick else [model_of(256, 4), model_of(640, 6)]
     rows = [
-        row for ranks in (2, 4) for row in rows_of(ranks, *on_ranks(ranks, measure, model, rounds))
+        row
+        for model in models
+        for ranks in (1, 4)
+        for row in rows_of(ranks, *on_ranks(ranks, measure, model, 5))
     ]
     report("reshard", rows)
 
@@ -114,18 +122,32 @@ def _times(ours: "Ours", theirs: "Theirs", rounds: int) -> Times:
         ours.finish()
         theirs.finish()
 
-    def turns(*contestants: Callable[[], None]) -> tuple[float, float]:
-        one, other = in_turns(world, contestants, rounds, between)
+    def afresh() -> None:
+        between()
+        ours.prepare()
+        theirs.prepare()
+
+    def turns(
+        *contestants: Callable[[], None], prepare: Callable[[], None] = between
+    ) -> tuple[float, float]:
+        one, other = in_turns(world, contestants, rounds, prepare)
         return one, other
 
-    return {
+    times = {
+        "stall of the first save / memcpy": turns(ours.start_save, ours.copy_part, prepare=afresh),
         "stall of a save / memcpy": turns(ours.start_save, ours.copy_part),
+        "stall of the first asynchronous save": turns(
+            ours.start_save, theirs.start_save, prepare=afresh
+        ),
         "stall of an asynchronous save": turns(ours.start_save, theirs.start_save),
         "save": turns(ours.save, theirs.save),
         "load, same layout": turns(ours.load, theirs.load),
-        "load, other layout": turns(ours.load_other, theirs.load_other),
-        "change of layout": turns(ours.change, theirs.change),
+        "load into new memory": turns(ours.load_new, theirs.load_new),
     }
+    if world.size > 1:
+        times["load, other layout"] = turns(ours.load_other, theirs.load_other)
+        times["change of layout"] = turns(ours.change, theirs.change)
+    return times
 
 
 class Ours:
@@ -139,18 +161,25 @@ class Ours:
         self.other.form(tensor)
         self.storage = LocalStorage(folder)
         self.events: SimpleQueue[FileWritten | FileLost] = SimpleQueue()
-        self.saver = Saver(start=0, storage=self.storage, tell=self.events.put)
         part = own_part(self.engine.shard_state, sharded)
-        world = sharded.world
-        self.saver.prepare(lambda: part, rank=world.rank, num_writers=world.size)
+        self.prepare()
         self.source = torch.cat([tensor.flatten().view(torch.uint8) for _, tensor in part])
         self.target = torch.empty_like(self.source)
         size = torch.tensor(self.source.nbytes)
-        all_reduce_(world, size)
+        all_reduce_(sharded.world, size)
         self.state_bytes = int(size)
         self.step = 1000
         self.committed = CheckpointRef(step=0, generation=1)
         self.saving: CheckpointRef | None = None
+
+    def prepare(self) -> None:
+        """As after the first step of a mesh, by a saver that has no memory of another."""
+        self.saver = Saver(start=0, storage=self.storage, tell=self.events.put)
+        world = self.sharded.world
+        part = partial(own_part, self.engine.shard_state, self.sharded)
+        self.saver.prepare(part, rank=world.rank, num_writers=world.size)
+        while not self.saver.is_ready:
+            time.sleep(0.01)
 
     def copy_part(self) -> None:
         self.target.copy_(self.source)
@@ -181,6 +210,11 @@ class Ours:
     def load(self) -> None:
         _read(self.engine, self.storage, self.committed)
 
+    def load_new(self) -> None:
+        fresh = Engine(self.engine.spec)
+        fresh.form(self.sharded)
+        _read(fresh, self.storage, self.committed)
+
     def load_other(self) -> None:
         _read(self.other, self.storage, self.committed)
 
@@ -196,13 +230,17 @@ class Theirs:
     def __init__(self, model: ModelConfig, folder: Path) -> None:
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         self.folder = folder
+        self.model, self.mesh = model, mesh
         self.state = _dtensors(model, mesh, by_rows=True)
         self.other = _dtensors(model, mesh, by_rows=False)
-        self.stager = DefaultStager(StagingOptions(False, False, False, False))
-        self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+        self.prepare()
         self.number = 0
         self.newest = folder
         self.uploading: Future[object] | None = None
+
+    def prepare(self) -> None:
+        self.stager = DefaultStager(StagingOptions(False, False, False, False))
+        self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
 
     def _path(self) -> Path:
         self.number += 1
@@ -230,6 +268,10 @@ class Theirs:
     def load(self) -> None:
         dcp.load(self.state, checkpoint_id=self.newest)
 
+    def load_new(self) -> None:
+        state = _dtensors(self.model, self.mesh, by_rows=True)
+        dcp.load(state, checkpoint_id=self.newest)
+
     def load_other(self) -> None:
         dcp.load(self.other, checkpoint_id=self.newest)
 
@@ -253,8 +295,10 @@ def _spec(model: ModelConfig) -> EngineSpec:
 
 
 def _read(engine: Engine, storage: LocalStorage, ref: CheckpointRef) -> None:
-    wanted = [fragment for fragment, _ in engine.fragments()]
-    engine.load(read_fragments(storage, ref, wanted), ref.step)
+    engine.at_step = None  # what it holds counts for nothing: it is read over
+    state = engine.landing()
+    read_into(storage, ref, dict(state.fragments()))
+    engine.adopt(state, ref.step)
 
 
 def _manifest(ref: CheckpointRef, files: tuple[ShardFile, ...]) -> CheckpointManifest:

@@ -43,7 +43,7 @@ from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.checkpoint import commit
-from remesh.parallel.state.reading import read_fragments
+from remesh.parallel.state.reading import read_into
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -200,13 +200,10 @@ class Case:
             path = f"{ref.name}/{shard_file_name(0, 1)}"
             file = write_shard(storage, path, encode_fragments(self._engine.fragments(), ref))
             commit(storage, manifest(ref, file))
-            wanted = [fragment for fragment, _ in fresh.fragments()]
             times: tuple[list[float], list[float]] = ([], [])
             for _ in range(5):
                 times[0].append(timed(lambda: fresh.share(None, step, [source])))
-                times[1].append(
-                    timed(lambda: fresh.load(read_fragments(storage, ref, wanted), step))
-                )
+                times[1].append(timed(lambda: read_into(storage, ref, dict(fresh.fragments()))))
         medians = tuple(1e3 * statistics.median(taken) for taken in times)
         return cost(
             f"{self._name}: restore", "checkpoint in the page cache", (medians[0], medians[1]), "ms"

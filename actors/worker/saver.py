@@ -55,6 +55,11 @@ class Saver:
     def is_prepared(self) -> bool:
         return self._buffer is not None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a save has nothing to wait for but the one before."""
+        return self._buffer is not None and self._buffer.done()
+
     def prepare(self, part: Callable[[], SavedPart], *, rank: int, num_writers: int) -> None:
         """From now on this rank's part of the state is saved, until it is released.
 

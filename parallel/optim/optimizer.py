@@ -1,5 +1,6 @@
 """What an optimizer is to those who call it, and what it is given."""
 
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.optim.slots import SlotSpec
+
+_UNTOUCHED_BYTES = 2**20  # from which on memory is the kernel's own zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,9 @@ class MasterShard:
         device: torch.device,
     ) -> "MasterShard":
         return MasterShard(
-            values=torch.zeros(size, dtype=dtype, device=device),
+            values=_zeros(size, dtype, device),
             slots={
-                slot.name: torch.zeros(
-                    size, dtype=getattr(torch, slot.dtype) if slot.dtype else dtype, device=device
-                )
+                slot.name: _zeros(size, getattr(torch, slot.dtype) if slot.dtype else dtype, device)
                 for slot in slots
             },
             num_decayed=num_decayed,
@@ -44,6 +45,16 @@ class MasterShard:
     def tensors(self) -> tuple[Tensor, ...]:
         """All that it is made of."""
         return (self.values, *self.slots.values())
+
+
+def _zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On the CPU without a write: a page is made when somebody fills it, which several threads do
+    at once where a state is read, and a rank that joins waits for none.
+    """
+    num_bytes = size * dtype.itemsize
+    if device.type != "cpu" or num_bytes < _UNTOUCHED_BYTES:
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

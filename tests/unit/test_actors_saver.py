@@ -240,7 +240,7 @@ def test_what_is_held_may_change_once_it_is_settled_whether_it_was_copied_or_not
 def test_a_save_finds_all_laid_out_and_all_memory_there(posted):
     """speed 6: the first one laid out and touched all of it where training waits."""
     same = saver(Memory(), posted, parts(a=torch.ones(100_000)))
-    assert soon(same._buffer.done)
+    assert soon(lambda: same.is_ready)
     memory = same._buffer.result().memory
     for count, step in enumerate((9, 10, 2**40), start=1):
         made = calls_made(lambda step=step: same.save(NO_FENCE, step=step, generation=3))
