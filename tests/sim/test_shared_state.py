@@ -106,7 +106,7 @@ def test_pipelines_are_as_long_as_there_are_workers_for(slots, left):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["join", "drain", "scale", "ladder"])
+@pytest.mark.parametrize("kind", ["join", "drain", "scale", "ladder", "layout"])
 @pytest.mark.parametrize("cut", ALL)
 def test_what_comes_and_goes_as_announced_costs_no_step(cut, kind, seed):
     outcome = scene(ALL[cut], (kind, 2.0), seed=seed)

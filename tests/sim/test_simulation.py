@@ -50,7 +50,7 @@ def test_a_seed_tells_the_same_story_every_time():
 
 def test_all_kinds_of_faults_are_among_the_seeds():
     kinds = {fault.kind for seed in range(200) for fault in draw(seed).faults}
-    of_all = {"ladder", "amend", *WEIGHTS, *CRUEL_WEIGHTS}
+    of_all = {"ladder", "layout", "amend", *WEIGHTS, *CRUEL_WEIGHTS}
     assert kinds - set(VAULT_WEIGHTS) == of_all - set(VAULT_WEIGHTS)
 
 

@@ -167,6 +167,20 @@ def test_a_new_ladder_is_not_taken_up_at_a_boundary_where_state_would_be_left_ou
     assert [drain.save for drain in of(cmd.Drain, drive.commands)] == [False, True]
 
 
+def test_storage_that_took_nothing_is_not_asked_again_before_it_has_taken_something():
+    drive = running(10, zero_stage=3)
+    drive.do(changed(ladder(max_dp=2, zero_stage=3)))
+    drive.park(11, drained=True, records=records(11, 11, 1.0))
+    drive.all(ev.SaveFailed, workers=["worker-0"], step=11, error="the disk is full")
+    assert (drive.state.last_generation, drive.state.current.layout) == (2, Layout(dp=4))
+    drive.train(19)
+    assert drive.state.phase == "running"
+    drive.steps(20)
+    drive.save(20)
+    drive.commit(20)
+    assert (drive.state.phase, drive.state.current.saving) == ("draining", True)
+
+
 def test_bits_that_change_with_the_ladder_are_announced_with_the_keys():
     drive = running(10)
     drive.do(changed(ladder(max_dp=2, tp=2)))

@@ -120,6 +120,8 @@ def test_a_run_comes_back_to_the_degrees_of_its_job_once_there_is_room():
     drained(drive, 13)
     life = drive.state.current
     assert str(life.layout) == "dp=2 tp=2"
+    texts = [command.text for command in of(cmd.Announce, drive.commands)]
+    assert "the bits change from here on: tp was 1 and is 2" in texts
     assert isinstance(life.restore, PeerState)
     assert (life.from_step, life.lost_steps) == (13, 0)
 
