@@ -38,10 +38,10 @@ class Run:
 
     def poll(self) -> RunStatus:
         """Raises: UnreachableError if the controller is gone."""
+        self._outcome.read_on()
         status: RunStatus = self._ask("poll", self._seen)
         self._seen += len(status.announcements)
         self._status = status.status or status.phase.lower()
-        self._outcome.read_on()
         return status
 
     def stop(self) -> None:

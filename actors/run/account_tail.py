@@ -15,14 +15,12 @@ from remesh.actors.history.journal_files import FOLDER
 from remesh.actors.history.journal_reading import NAME, order, read_opened
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_report import RunAccount, as_report
-from remesh.data.data_error import DataError
 from remesh.data.regular_file import open_regular
 from remesh.orchestrator.control import journal
 from remesh.orchestrator.control.journal import SetAside
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.sealed_lines import unsealed
 from remesh.orchestrator.job.job import Job
-from remesh.orchestrator.user_errors import RemeshError
 
 READ_BYTES = 1 << 20  # at once, of which a fold takes a fifth of a second
 
@@ -57,14 +55,14 @@ class AccountTail:
         if not self._is_usual:
             return False
         before = self._file, self._offset
+        self._is_usual = False  # whatever cuts it short, a signal too
         try:
             for line in self._new_lines():
                 self._take(line)
-        except (OSError, ValueError, _UnusualError, RemeshError, DataError):
-            self._is_usual = False
-        except Exception:  # noqa: BLE001 - an event that the machine cannot handle
-            self._is_usual = False
-        return self._is_usual and (self._file, self._offset) != before
+        except Exception:  # noqa: BLE001 - who reads all says what is wrong
+            return False
+        self._is_usual = True
+        return (self._file, self._offset) != before
 
     def report(self, status: str) -> dict[str, Any] | None:
         """That of all that there is now; None if only the whole journals can tell. Asked once."""

@@ -157,6 +157,20 @@ def test_steps_of_starts_that_a_later_one_knew_nothing_of_count_for_nothing(run)
     assert report["samples"]["consumed"] == 3 * BATCH
 
 
+class Interrupting:
+    """In the place of a job."""
+
+    def __getattr__(self, name):
+        raise KeyboardInterrupt
+
+
+def test_a_fold_that_a_signal_cut_short_is_left_to_who_reads_all(run):
+    tail = AccountTail(run.run, Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        tail.read_on()
+    assert tail.report("finished") is None
+
+
 def test_a_copy_of_a_journal_is_left_to_who_reads_all(run):
     run.journal.with_name("000009.jsonl").write_bytes(run.journal.read_bytes())
     assert AccountTail(run.run, run.job).report("finished") is None
