@@ -1,6 +1,6 @@
 """The state of a rank from mesh to mesh, and the steps that change it, by whatever schedule."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -115,13 +115,6 @@ class Engine:
         if state is not self._state:
             self._state = state
             self._assemble(self.assembly.mesh)
-        self.loaded(at_step)
-
-    def load(self, found: Mapping[Fragment, Tensor], at_step: int) -> None:
-        """Takes over a state of exactly the fragments that this rank owns."""
-        self.at_step = None
-        for fragment, view in self.fragments():
-            view.copy_(found[fragment])
         self.loaded(at_step)
 
     def holding(self) -> Holding | None:

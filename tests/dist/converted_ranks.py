@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from small_engine import spec, work_of
+from taken_over import take_over
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.files.convert import open_weights, read_model
@@ -34,7 +35,7 @@ def logits_of(engine, mesh, tokens_BT):
     """This rank's share of the logits; of a new engine with the same state, which is left as is."""
     shadow = Engine(engine.spec)
     shadow.form(mesh)
-    shadow.load(dict(engine.fragments()), engine.at_step)
+    take_over(shadow, dict(engine.fragments()), engine.at_step)
     model = shadow.assembly.model
     model.maths = Recording(model.maths)
     tokens_BT = torch.from_numpy(tokens_BT)
@@ -67,7 +68,7 @@ def engine_with(seat, folder, layout, zero):
     engine.form(mesh)
     weights = open_weights(storage, config)
     storage.read_bytes = 0
-    engine.load(weights.start(fragment for fragment, _ in engine.fragments()), 0)
+    take_over(engine, weights.start(fragment for fragment, _ in engine.fragments()), 0)
     return mesh, engine, storage.read_bytes
 
 

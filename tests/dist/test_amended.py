@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_engine import spec, started, state_hash, work_of
+from taken_over import take_over
 
 from remesh.actors.worker.course import Course, engine_spec
 from remesh.data.building.prepare import build
@@ -89,7 +90,7 @@ def began(job, mesh, state=None):
     """An engine that has never had other values, with the state at step K if there is one."""
     engine = started(mesh, engine_spec(job))
     if state is not None:
-        engine.load(state, K)
+        take_over(engine, state, K)
     return engine
 
 

@@ -9,6 +9,7 @@ import torch
 from manifests import checkpoint_manifest
 from safetensors.torch import load_file, save_file
 from small_engine import MODEL, spec, started, state_hash, work_of
+from taken_over import take_over
 
 from remesh.actors.checkpoints.importing import START, write_start
 from remesh.actors.storage.file_storage import LocalStorage
@@ -86,7 +87,7 @@ def test_an_imported_model_is_the_state_of_step_0(folder, tmp_path):
     fresh, imported = started(mesh), Engine(spec())
     imported.form(mesh)
     wanted = [fragment for fragment, _ in imported.fragments()]
-    imported.load(read_fragments(run, START, wanted), 0)
+    take_over(imported, read_fragments(run, START, wanted), 0)
     assert state_hash(imported) == state_hash(fresh)
     fresh.step(1, work_of(mesh, 1))
     imported.step(1, work_of(mesh, 1))
@@ -101,7 +102,7 @@ def test_imported_weights_are_the_masters_that_a_step_goes_on_from(folder):
     save_file({**rounded, "model.norm.weight": exact}, folder / SINGLE)
     engine, mesh = Engine(spec(lr=0.0)), Mesh.alone()
     engine.form(mesh)
-    engine.load(opened(folder).start(fragment for fragment, _ in engine.fragments()), 0)
+    take_over(engine, opened(folder).start(fragment for fragment, _ in engine.fragments()), 0)
     for step in (1, 2):
         engine.step(step, work_of(mesh, step))
     state = {fragment.name: tensor for fragment, tensor in engine.fragments()}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small_engine import MODEL, filler, spec, started, state_hash, work_of
+from taken_over import take_over
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.transformer import Transformer
@@ -184,7 +185,7 @@ def rates(seat, first_steps):
     seen = [engine.step(k, work_of(mesh, k)).lr for k in range(1, first_steps + 1)]
     resumed = Engine(spec())
     resumed.form(mesh)
-    resumed.load({part: t.clone() for part, t in engine.fragments()}, first_steps)
+    take_over(resumed, {part: t.clone() for part, t in engine.fragments()}, first_steps)
     seen += [resumed.step(k, work_of(mesh, k)).lr for k in range(first_steps + 1, 9)]
     return seen, state_hash(resumed)
 

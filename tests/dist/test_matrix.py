@@ -8,6 +8,7 @@ import torch
 from by_ranges import ByRanges
 from manifests import checkpoint_manifest
 from small_engine import spec, work_of, zero
+from taken_over import take_over
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.holding.written_part import own_part
@@ -182,7 +183,7 @@ def load_large(seat, name, folders):
 
 def load(engine, storage):
     wanted = [fragment for fragment, _ in engine.fragments()]
-    engine.load(read_fragments(storage, REF, wanted), REF.step)
+    take_over(engine, read_fragments(storage, REF, wanted), REF.step)
 
 
 def saved(pool, function, root):

@@ -7,6 +7,7 @@ import torch
 from converted_ranks import SEQ_LEN, VOCABULARY
 from one_process import FP64, NUM_STEPS, clip_of
 from small_engine import filler, spec, work_of, zero
+from taken_over import take_over
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.files.convert import open_weights, read_model
@@ -25,7 +26,7 @@ def losses_here(seat, folder, layout, zero_spec):
     config = read_model(storage, SEQ_LEN)
     engine = Engine(spec(4, 1, model=config, precision=FP64, zero=zero_spec))
     engine.form(mesh)
-    engine.load(open_weights(storage, config).start(f for f, _ in engine.fragments()), 0)
+    take_over(engine, open_weights(storage, config).start(f for f, _ in engine.fragments()), 0)
     losses = [engine.step(step, work_of(mesh, step)).loss for step in range(1, NUM_STEPS + 1)]
     mesh.close()
     return losses

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_engine import spec, started, state_hash, work_of, zero
+from taken_over import take_over
 from whole_shards import decode_shard
 
 from remesh.parallel.groups.mesh import Mesh
@@ -199,6 +200,6 @@ def test_a_state_survives_being_written_and_read():
     encoded = encode_fragments(engine.fragments(), CheckpointRef(step=9, generation=2))
     other = started(Mesh.alone(), spec(4, 1))
     tensors = decode_shard(encoded)[1]
-    other.load({part: tensors[part.name] for part, _ in other.fragments()}, 9)
+    take_over(other, {part: tensors[part.name] for part, _ in other.fragments()}, 9)
     assert other.at_step == 9
     assert state_hash(other) == state_hash(engine)

@@ -7,6 +7,7 @@ import torch
 from control_values import record
 from s3_server import HOST, make_bucket, s3_server
 from small_engine import spec, started, state_hash, work_of, zero
+from taken_over import take_over
 
 from remesh.actors.controller.commits import Guards, LossesByStep, commit_checkpoint
 from remesh.actors.orders import RunSpec
@@ -161,7 +162,9 @@ def test_a_run_saves_to_a_bucket_and_goes_on_from_there(tmp_path, bucket):
     other = Engine(spec(4, 1))
     other.form(mesh)
     wanted = [fragment for fragment, _ in other.fragments()]
-    other.load(read_fragments(again.folder.guarded, parse_name(newest.name), wanted), newest.step)
+    take_over(
+        other, read_fragments(again.folder.guarded, parse_name(newest.name), wanted), newest.step
+    )
     train(other, mesh, 3, 4)
     assert state_hash(other) == state_hash(engine)
 

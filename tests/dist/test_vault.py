@@ -116,7 +116,9 @@ def train_and_stop(seat, addresses):
 
 
 def restore_from(seat, slots, at_step, crossed):
-    """Both ranks are new: each reads one slot, its own part or, `crossed`, the other's."""
+    """Both ranks are new: each reads one slot, its own part out of its file or, `crossed`, the
+    other's over a connection.
+    """
     mesh = seat.mesh(Layout(dp=2), 2)
     engine = Engine(spec(4, 1, zero=ZERO3))
     engine.form(mesh)
@@ -124,7 +126,9 @@ def restore_from(seat, slots, at_step, crossed):
         SlotSource(
             name=f"slot {slot.held.shard}",
             held=slot.held,
-            open=lambda address=address, slot=slot: reading(address, TOKEN, slot, TIMERS),
+            open=lambda address=address, slot=slot: reading(
+                address, TOKEN, slot, TIMERS, by_file=not crossed
+            ),
         )
         for address, slot in [slots[seat.rank ^ crossed]]
     ]
