@@ -26,6 +26,8 @@ HOOK = f"{__name__}.lighten"
 HEAD = "REMESH_HEAD"  # HOST:PORT of the head, in the environment of a node that joins it
 JOIN_LIMIT_S = 60.0
 LOOK_S = 0.02
+ACTORS = 2  # of a run on the head
+BEGUN = "--num_prestart_python_workers"
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PORTS = {
     "--dashboard_agent_command": (
@@ -47,10 +49,17 @@ def lighten(params: Any, head: bool) -> None:  # noqa: FBT001 - as Ray calls it
 
 
 def lightened(raylet: list[str]) -> list[str]:
-    """The command of a raylet with stand-ins in the place of its agents."""
+    """The command of a raylet with stand-ins in the place of its agents.
+
+    And with fewer processes that it begins before anybody asks for them: a run has an actor a node,
+    and its controller.
+    """
     told = dict(word.split("=", 1) for word in raylet if "=" in word)
     place = (told["--session_dir"], told["--node_id"])
-    return [_without_agent(word, place) for word in raylet]
+    begun = min(ACTORS, int(told.get(BEGUN, ACTORS)))
+    return [
+        f"{BEGUN}={begun}" if _is(BEGUN, word) else _without_agent(word, place) for word in raylet
+    ]
 
 
 def listens(address: str) -> bool:
@@ -66,6 +75,10 @@ def wait_for(address: str, limit_s: float = JOIN_LIMIT_S) -> None:
     end_s = time.monotonic() + limit_s
     while not listens(address) and time.monotonic() < end_s:
         time.sleep(LOOK_S)
+
+
+def _is(name: str, word: str) -> bool:
+    return word.partition("=")[0] == name
 
 
 def _without_agent(word: str, place: tuple[str, str]) -> str:

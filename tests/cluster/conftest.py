@@ -24,10 +24,24 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A Ray cluster of two nodes that several runs share, one after the other."""
+    """A Ray cluster of one node that several runs share, one after the other."""
+    cluster = LocalCluster.start(nodes=1, workers_per_node=4)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def pair():
+    """Another one, of two nodes: each node of a run costs an agent and a warm process."""
     cluster = LocalCluster.start(nodes=2, workers_per_node=2)
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="session")
+def pair_place(pair, tmp_path_factory):
+    """A working folder whose commands reach the cluster of two nodes."""
+    return Place(tmp_path_factory.mktemp("pair"), pair.environment())
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +67,7 @@ def curve(cluster, cluster_place):
 @pytest.fixture(scope="session")
 def curve_of_four(cluster, cluster_place):
     """The same for at most four workers, whose batches fall into other leaves."""
-    return Curve(cluster_place, cluster, "curve-of-four", "elastic.max_workers=4", at_first=80)
+    return Curve(cluster_place, cluster, "curve-of-four", "elastic.max_workers=4", at_first=120)
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +76,7 @@ def why_no_hosts():
     return real_hosts.why_not()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hosts(why_no_hosts):
     """Two hosts or more, which a test asks for with `stand`, or else sessions in their place."""
     hosts = (LocalHosts if why_no_hosts else real_hosts.Hosts).start(2)

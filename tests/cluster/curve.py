@@ -2,7 +2,7 @@
 
 from place import SHORT
 
-AT_FIRST = 400  # steps: longer than most runs, so that few have it continued
+AT_FIRST = 250  # steps: longer than most runs, so that few have it continued
 GLOBAL_BATCH = 12
 
 

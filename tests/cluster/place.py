@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).parents[2]
 TINY = REPOSITORY / "examples" / "tiny.toml"
 SHORT = Path(__file__).parent / "short.toml"
 LIMIT_S = 170
+LOOK_S = 0.1  # a look may ask a controller, which costs both sides some milliseconds
 # Steps of a tenth of a second leave the processors to what is tested, and few steps to compare.
 SLOWLY = [
     word
@@ -81,5 +82,5 @@ def until(condition, limit_s, what):
     while time.monotonic() < deadline_s:
         if found := condition():
             return found
-        time.sleep(0.02)
+        time.sleep(LOOK_S)
     raise AssertionError(f"not within {limit_s} s: {what}")

@@ -15,7 +15,7 @@ from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.accounts.view import view_of
 
 SHARED_MEMORY = Path("/dev/shm")
-LENGTH = 4
+ROW = 4  # schedules
 HOSTS, WORKERS = 2, 2
 AFTER = 3  # steps
 LIMIT_S = 120
@@ -27,21 +27,21 @@ LAYOUTS = {
 }
 
 
-def schedule_of(seed):
-    """The layout and the kinds of a schedule: four of them in a row have each kind twice."""
-    deck = random.Random(seed // LENGTH)
-    kinds = deck.sample(sorted(STRIKES), len(STRIKES)) * 2
-    first = seed % LENGTH * LENGTH
-    return sorted(LAYOUTS)[seed % len(LAYOUTS)], kinds[first : first + LENGTH]
+def schedule_of(seed, strikes):
+    """The layout and the kinds of a schedule: four in a row have each kind, each equally often."""
+    deck = random.Random(seed // ROW)
+    kinds = deck.sample(sorted(STRIKES), len(STRIKES)) * (ROW * strikes // len(STRIKES))
+    first = seed % ROW * strikes
+    return sorted(LAYOUTS)[seed % len(LAYOUTS)], kinds[first : first + strikes]
 
 
 class StruckRun:
     """A run of the short job that is driven from the head of real hosts, and what befalls it."""
 
-    def __init__(self, hosts, place, seed):
+    def __init__(self, hosts, place, seed, strikes):
         self.hosts = hosts
         self.chance = random.Random(seed)
-        self.layout, self.kinds = schedule_of(seed)
+        self.layout, self.kinds = schedule_of(seed, strikes)
         self.folder = place.root / "runs" / f"schedule-{seed}"
         self._place = place
         self._report = place.root / f"schedule-{seed}.json"
@@ -135,10 +135,14 @@ class StruckRun:
         self.hosts.crash(away)
 
     def drain(self):
+        """What is announced costs no step."""
         away = self.hosts.up[-1]
+        before = self._trains().generation
         self.hosts.stand(HOSTS + 1)
         self.hosts.drain(away)
         until(lambda: not away.init, LIMIT_S, f"{away.name} leaves")
+        lives = [life for life in self._trains().generations if life.generation > before]
+        assert {life.lost_steps for life in lives} == {0}, lives
 
     def scale(self):
         self._place.remesh("scale", self.folder, "--nodes", 1)

@@ -8,15 +8,18 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import psutil
+import pytest
 from curve import assert_whole
 from place import SHORT, Place, until
 
 from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.node.processes import look
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.status import read_events
 
 STOPPED = 130
+LOW = "its node ran low on memory"
 
 KILL = """
 import os, ray
@@ -30,14 +33,14 @@ print(len(found))
 
 
 class AgentRun:
-    """A run of the short job on the shared cluster, seen from outside."""
+    """A run of the short job on a cluster, seen from outside."""
 
     def __init__(self, place, cluster, name, *settings):
         self.place = place
         self.cluster = cluster
         self.folder = RunFolder(place.root / "runs" / name)
         self.report = place.root / f"{name}.json"
-        sets = [f"checkpoint.dir={self.folder.path}", "train.steps=150", *settings]
+        sets = [f"checkpoint.dir={self.folder.path}", "train.steps=10000", *settings]
         options = [word for text in sets for word in ("--set", text)]
         self.command = place.start(
             "run", SHORT, "--address", cluster.address, "--report", self.report, *options
@@ -55,6 +58,11 @@ class AgentRun:
 
         return until(reached, 90, f"step {step}")
 
+    def children(self, warm):
+        """The pids of the workers that were forked from this process."""
+        pids = [one["pid"] for one in self.status()["workers"] if one["pid"]]
+        return {pid for pid in pids if (found := look(pid)) and found.parent == warm.pid}
+
     def kill_agents(self, node):
         """By Ray, as its memory monitor does it too."""
         which = f"{self.folder.contact().run}-agent-{node}"
@@ -70,42 +78,51 @@ class AgentRun:
         assert outcome.code == STOPPED, outcome.err + outcome.out
         return outcome.report
 
-    def finish(self):
-        outcome = self.place.finish(self.command, self.report)
-        assert outcome.code == 0, outcome.err + outcome.out
-        return outcome.report
+    def goes_on(self, after):
+        """Once a later mesh than that of this status has trained further."""
+
+        def trains():
+            status = self.reaches(after["step"] + 3)
+            return status["generation"] > after["generation"]
+
+        until(trains, 60, "a later mesh")
 
 
-def test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on(
-    cluster, cluster_place, curve
-):
-    run = AgentRun(cluster_place, cluster, "agentless", "checkpoint.snapshot_every=1")
-    status = run.reaches(20)
-    node = status["workers"][-1]["node"]
-    owned = [one["pid"] for one in status["workers"] if one["node"] == node]
-    assert run.kill_agents(node).stdout.strip() == "1"
-    until(lambda: not any(map(lives, owned)), 10, "the end of its ranks")
-    report = run.finish()
-    curve.assert_same_bits(report)
-    assert len(report["generations"]) > 1
+@pytest.fixture(scope="module")
+def struck(pair, pair_place):
+    """The report of a run whose rank dies, and then by Ray's hand an agent; and what was seen.
 
-
-def test_a_worker_that_is_out_of_order_is_replaced_without_ray(cluster, cluster_place, curve):
-    """The replacement is another child of the same warm process."""
-    run = AgentRun(cluster_place, cluster, "replaced", "elastic.spares=0")
-    status = run.reaches(20)
+    That is the command line of what the rank was forked from, as its replacement is too, how many
+    agents were killed, and how many processes that one had, all of which have ended.
+    """
+    run = AgentRun(pair_place, pair, "struck", "checkpoint.snapshot_every=1")
+    status = run.reaches(5)
     victim = status["workers"][-1]
     warm = psutil.Process(victim["pid"]).parent()
-    assert any("remesh.actors.agent.warm_process" in word for word in warm.cmdline())
+    command = warm.cmdline()
+    before = {one["pid"] for one in status["workers"]}
     os.kill(victim["pid"], signal.SIGKILL)
+    until(lambda: run.children(warm) - before, 30, "a replacement")
+    run.goes_on(after=status)
+    whole = run.status()
+    owned = [child.pid for child in warm.children()]
+    told = run.kill_agents(victim["node"])
+    until(lambda: not any(map(lives, owned)), 10, "the end of its ranks")
+    run.goes_on(after=whole)
+    return run.stop(), command, told.stdout.strip(), len(owned)
 
-    def replacement():
-        found = [w for w in run.status()["workers"] if w["node"] == victim["node"] and w["pid"]]
-        new = [w for w in found if w["pid"] != victim["pid"]]
-        return [w for w in new if psutil.Process(w["pid"]).ppid() == warm.pid]
 
-    until(replacement, 30, "a replacement")
-    curve.assert_same_bits(run.finish())
+def test_a_worker_that_is_out_of_order_is_replaced_without_ray(struck):
+    """The replacement is another child of the same warm process: the fixture has waited for it."""
+    _, command, _, _ = struck
+    assert any("remesh.actors.agent.warm_process" in word for word in command)
+
+
+def test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on(struck, curve):
+    report, _, killed, owned = struck
+    assert (killed, owned > 1) == ("1", True)  # at least one rank, and the vault
+    curve.assert_same_bits(report)
+    assert len(report["generations"]) > 2
 
 
 def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, request):
@@ -138,11 +155,16 @@ def test_a_node_that_ray_finds_short_of_memory_is_told_as_such_and_done_without(
     try:
         own = Place(place.root, cluster.environment())
         run = AgentRun(own, cluster, "short-of-memory", "elastic.max_failures=100")
-        curve.assert_same_bits(run.finish())
+        run.reaches(1)
+        until(lambda: LOW in told(run), 90, LOW)
+        run.reaches(run.status()["step"] + 5)
+        curve.assert_same_bits(run.stop())
     finally:
         cluster.close()
-    causes = [event["text"] for event in read_events(run.folder.path)]
-    assert any("its node ran low on memory" in text for text in causes)
+
+
+def told(run):
+    return "\n".join(event["text"] for event in read_events(run.folder.path))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import signal
 
 import psutil
 import pytest
-from place import SHORT, until
+from place import SHORT, SLOWLY, until
 
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
@@ -18,15 +18,14 @@ BACK = "the controller is back"
 class Watched:
     """A run whose processes the test kills, while a command drives it."""
 
-    def __init__(self, place, cluster, name, steps):
-        self.steps = steps
+    def __init__(self, place, cluster, name, steps, *words):
         self.folder = RunFolder(place.root / "runs" / name)
         self.report = place.root / f"{name}.json"
         self.place = place
         self.command = place.start(
             "run", SHORT, "--address", cluster.address, "--report", self.report,
             "--set", "metrics.port=0", "--set", f"checkpoint.dir={self.folder.path}",
-            "--set", f"train.steps={steps}",
+            "--set", f"train.steps={steps}", *words,
         )  # fmt: skip
 
     def status(self):
@@ -49,11 +48,40 @@ class Watched:
         """Waits for another controller than the one with this pid."""
         until(lambda: self.controller() != after and self.status(), 20, "another controller")
 
-    def finish(self):
+    def lose_with_a_worker(self, *, controller_first):
+        """Kills both in this order; returns who died, and the pids of all members before.
+
+        Waits until three train again.
+        """
+        status = self.trains(self.status()["step"])
+        pids, (victim, *_) = members_of(status), sorted(members_of(status))
+        controller, worker = self.controller(), pids[victim]
+        for pid in (controller, worker) if controller_first else (worker, controller):
+            os.kill(pid, signal.SIGKILL)
+        self.is_back(after=controller)
+        self.trains(status["step"] + 3, after=status["generation"])
+        return victim, pids
+
+    def trains(self, step, *, after=0):
+        """The status once three members have reached this step in a later generation than that."""
+
+        def found():
+            status = self.status()
+            newer = status and status["generation"] > after and status["step"] >= step
+            return status if newer and len(members_of(status)) == 3 else None
+
+        return until(found, 60, f"three train at step {step}")
+
+    def stop(self):
+        self.command.send_signal(signal.SIGINT)
         outcome = self.place.finish(self.command, self.report, limit_s=90)
-        assert outcome.code == 0, outcome.err + outcome.out
-        assert len(outcome.report["losses"]) == self.steps
+        assert outcome.code == 130, outcome.err + outcome.out
         return outcome
+
+
+def members_of(status):
+    """Pids by the names of the workers that have a rank."""
+    return {one["worker"]: one["pid"] for one in status["workers"] if one["rank"] is not None}
 
 
 def stays(contact):
@@ -66,58 +94,59 @@ def pids_of(status):
 
 
 @pytest.fixture(scope="module")
-def twice(cluster, cluster_place, curve):
-    """A run whose controller was killed twice: the run, its outcome, its workers before."""
-    run = Watched(cluster_place, cluster, "headless", 200)
-    status = run.reaches(10)
+def killed(pair, pair_place, curve):
+    """A run whose controller was killed twice, then together with a worker, in either order.
+
+    The run, its outcome, and the pids of its workers before the first kill, and before each of the
+    others by the name of who died.
+    """
+    snapshots = ("--set", "checkpoint.snapshot_every=auto")
+    run = Watched(pair_place, pair, "headless", 5000, *snapshots, *SLOWLY)
+    status = run.reaches(5)
     pids, before = pids_of(status), run.folder.contact()
     for _ in range(2):
-        killed = run.controller()
-        os.kill(killed, signal.SIGKILL)
-        run.is_back(after=killed)
+        controller = run.controller()
+        os.kill(controller, signal.SIGKILL)
+        run.is_back(after=controller)
         assert pids_of(run.status()) == pids
         assert stays(run.folder.contact()) == stays(before)
-        run.reaches(run.status()["step"] + 5)
-    outcome = run.finish()
+        run.reaches(run.status()["step"] + 3)
+    struck = [run.lose_with_a_worker(controller_first=first) for first in (True, False)]
+    outcome = run.stop()
     curve.assert_same_bits(outcome.report)
-    return run, outcome, pids
+    return run, outcome, pids, struck
 
 
-def test_the_workers_of_a_killed_controller_train_on_as_one_generation(twice):
-    _, outcome, pids = twice
-    (generation,) = outcome.report["generations"]
-    assert {member["worker"]: member["pid"] for member in generation["members"]} == pids
-    assert generation["lost_steps"] == 0
+def test_the_workers_of_a_killed_controller_train_on_as_one_generation(killed):
+    _, outcome, pids, _ = killed
+    first = outcome.report["generations"][0]
+    assert {member["worker"]: member["pid"] for member in first["members"]} == pids
+    assert first["lost_steps"] == 0
 
 
-def test_the_command_and_the_journal_tell_each_takeover_once(twice):
-    run, outcome, _ = twice
+def test_the_command_and_the_journal_tell_each_takeover_once(killed):
+    run, outcome, *_ = killed
     told = [entry["text"] for entry in read_events(run.folder.path)]
-    assert sum(BACK in text for text in told) == outcome.out.count(BACK) == 2
+    assert sum(BACK in text for text in told) == outcome.out.count(BACK) == 4
+    step = read_status(run.folder.path)["step"]
+    assert step == len(outcome.report["losses"])
     saved = [text for text in told if text.startswith("checkpoint at")]
-    assert len(saved) == run.steps // 20
+    assert len(saved) == len({*range(20, step + 1, 20), step})
     assert all(outcome.out.count(text) == 1 for text in saved)
-    assert read_status(run.folder.path)["step"] == run.steps
 
 
-@pytest.mark.parametrize("controller_first", [True, False])
-def test_killed_while_a_worker_is_lost_the_recovery_is_carried_on(
-    cluster, cluster_place, curve, controller_first
-):
-    run = Watched(cluster_place, cluster, f"both-{controller_first}", 100)
-    pids = pids_of(run.reaches(10))
-    controller, worker = run.controller(), pids["worker-1"]
-    for pid in (controller, worker) if controller_first else (worker, controller):
-        os.kill(pid, signal.SIGKILL)
-    run.is_back(after=controller)
-    outcome = run.finish()
-    curve.assert_same_bits(outcome.report)
-    first, second = outcome.report["generations"][:2]
-    assert second["died_at_s"] is not None
-    kept = {member["worker"] for member in second["members"]} & set(pids)
-    assert kept >= set(pids) - {"worker-1"}
-    assert {m["pid"] for m in second["members"] if m["worker"] in kept} <= set(pids.values())
-    assert second["lost_steps"] == 0, (first, second)
+def test_killed_while_a_worker_is_lost_the_recovery_is_carried_on(killed):
+    """Whoever of the two dies first."""
+    _, outcome, _, struck = killed
+    lives = outcome.report["generations"]
+    after = [life for life in lives if life["died_at_s"] is not None]
+    assert len(after) == len(struck) == 2
+    for life, (victim, pids) in zip(after, struck, strict=True):
+        own = {member["worker"]: member["pid"] for member in life["members"]}
+        others = {worker: pid for worker, pid in pids.items() if worker != victim}
+        assert others.items() <= own.items()
+        assert victim not in own
+        assert life["lost_steps"] == 0
 
 
 def test_a_controller_that_is_back_without_its_journal_says_so_and_leaves_nothing(

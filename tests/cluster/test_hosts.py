@@ -1,10 +1,14 @@
-"""On hosts with their own addresses: one joins, crashes, drains, is cut off; no bit changes."""
+"""On hosts with their own addresses: one is cut off and comes back, and no bit changes.
+
+How others join, drain and crash is in test_join_leave.py and test_schedules.py.
+"""
 
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -91,63 +95,33 @@ def place(hosts, tmp_path_factory):
     return Place(root, hosts.environment(), hosts.prefix(root))
 
 
-@pytest.fixture(scope="module")
-def joined(hosts, place):
-    """The report of a run that a third host joins, and what its workers listened at then.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff:
+    """In this `generation` a host was cut off, which had the `rank` and these processes.
 
-    Slow links leave the cores to the host that joins.
+    `written` are its files by then, `heard` the addresses at which each host's workers listened.
     """
-    hosts.stand(2)
-    hosts.slow("20mbit")
-    with Run(hosts, place, "joined") as run:
-        run.trains(members=2, from_step=1)
-        hosts.join()
-        grown = run.trains(members=3)
-        hosts.fast()
-        listeners = hosts.worker_listeners()
-        run.trains(members=3, from_step=grown.step + AFTER)
-        return run.stop(), listeners
+
+    run: Run
+    report: dict
+    generation: int
+    rank: int
+    pids: list
+    written: dict
+    heard: dict
 
 
-def test_a_host_that_joins_is_taken_in(joined, curve):
-    report, _ = joined
-    assert [life["layout"] for life in report["generations"]] == ["dp=2", "dp=3"]
-    assert [life["lost_steps"] for life in report["generations"]] == [0, 0]
-    curve.assert_same_bits(report)
+@pytest.fixture(scope="module")
+def cut(namespaces, hosts, place):  # noqa: ARG001 - or it is not for this machine
+    """A run of three hosts, one of which is cut off, and comes back while the others train on.
 
-
-def test_a_crashed_host_is_done_without(hosts, place, curve):
-    hosts.stand(3)
-    with Run(hosts, place, "crashed") as run:
-        before = run.trains(members=3)
-        hosts.crash(hosts.up[-1])
-        run.trains(members=2, from_step=before.step + AFTER)
-        report = run.stop()
-    assert report["generations"][-1]["layout"] == "dp=2"
-    curve.assert_same_bits(report)
-
-
-def test_a_host_that_drains_is_done_without_and_costs_no_step(hosts, place, curve):
-    hosts.stand(3)
-    with Run(hosts, place, "drained") as run:
-        before = run.trains(members=3)
-        hosts.drain(hosts.up[-1])
-        run.trains(members=2, from_step=before.step + AFTER)
-        report = run.stop()
-    lives = report["generations"]
-    assert [life["layout"] for life in lives] == ["dp=3", "dp=2"]
-    assert [(life["lost_steps"], life["died_at_s"]) for life in lives] == [(0, None)] * 2
-    assert "doing without" in lives[1]["reason"]
-    curve.assert_same_bits(report)
-
-
-@pytest.mark.usefixtures("namespaces")
-def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(hosts, place, curve):
-    """Its ranks end within their lease, though by then they can reach the others again."""
+    Its ranks end within their lease, though by then they can reach the others again.
+    """
     hosts.stand(3)
     patience = f"elastic.patience_s={PATIENCE_S}"
     with Run(hosts, place, "cut", "--set", patience) as run:
         before = run.trains(members=3)
+        heard = hosts.worker_listeners()
         away = hosts.up[-1]
         old = hosts.workers(away)
         [rank] = [w.rank for w in before.workers if w.node.startswith(f"{away.address}-")]
@@ -164,17 +138,24 @@ def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(hosts, place, c
         )
         run.trains(members=2, from_step=healed.step + AFTER)
         report = run.stop()
-    assert old
-    assert run.files_of(before.generation, rank).items() <= written.items()
-    curve.assert_same_bits(report)
+    return CutOff(
+        run=run, report=report, generation=before.generation, rank=rank, pids=old,
+        written=written, heard=heard,
+    )  # fmt: skip
 
 
-@pytest.mark.usefixtures("namespaces")
-def test_names_that_resolve_to_loopback_are_not_advertised(joined):
-    report, listeners = joined
-    nodes = {member["node"] for life in report["generations"] for member in life["members"]}
-    assert {node.partition("-")[0] for node in nodes} == set(listeners)
-    for address, heard in listeners.items():
+def test_a_host_that_was_cut_off_and_comes_back_disturbs_nothing(cut, curve):
+    assert cut.pids
+    assert max(life["lost_steps"] for life in cut.report["generations"]) <= 1
+    assert cut.run.files_of(cut.generation, cut.rank).items() <= cut.written.items()
+    curve.assert_same_bits(cut.report)
+
+
+def test_names_that_resolve_to_loopback_are_not_advertised(cut):
+    lives = {life["generation"]: life for life in cut.report["generations"]}
+    nodes = {member["node"] for member in lives[cut.generation]["members"]}
+    assert {node.partition("-")[0] for node in nodes} == set(cut.heard)
+    for address, heard in cut.heard.items():
         assert address in heard
         assert not [other for other in heard if other.startswith("127.")]
 

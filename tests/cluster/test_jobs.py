@@ -23,7 +23,6 @@ from remesh.actors.run.run_report import report_of
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import Submission
 
-CALM = ("--set", "checkpoint.dir=runs/calm")
 STEPS = 160  # the job must still run when its followers have come and gone
 
 
@@ -44,17 +43,6 @@ def job_place(head, tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(head):
     return until(lambda: reached(head), 30, "the job server")
-
-
-@pytest.fixture(scope="module")
-def calm(job_place, server):
-    """A submitted job that nothing happens to; its report."""
-    assert server  # it answers
-    outcome = job_place.remesh("submit", SHORT, "--id", "calm", "--wait", *CALM)
-    assert outcome.code == 0, outcome.err + outcome.out
-    assert "finished at step 80" in outcome.out
-    assert "Running entrypoint" not in outcome.out
-    return report(job_place, "calm")
 
 
 def reached(head):
@@ -97,7 +85,12 @@ def drivers():
     ]
 
 
-def test_stopped_resumed_and_taken_up_it_trains_the_same_curve(job_place, server, curve):
+@pytest.fixture(scope="module")
+def tossed(job_place, server):
+    """The report of a job that is stopped, resumed, loses its driver and is taken up.
+
+    And how the last command to wait for it has ended.
+    """
     submit = ("submit", SHORT, "--id", "tossed", *run_dir("tossed"))
     assert job_place.remesh(*submit).code == 0
     follower = job_place.start("logs", "tossed", "-f")
@@ -126,8 +119,15 @@ def test_stopped_resumed_and_taken_up_it_trains_the_same_curve(job_place, server
     taken_up = jobs.resume(server, "tossed")
     assert contact_of(job_place, "tossed") == contact
     assert taken_up.new
-    assert job_place.remesh("submit", *submit[1:], "--wait").code == 0
-    trained = report(job_place, "tossed")
+    last = job_place.remesh(*submit, "--wait")
+    return report(job_place, "tossed"), last
+
+
+def test_stopped_resumed_and_taken_up_it_trains_the_same_curve(tossed, job_place, curve):
+    trained, last = tossed
+    assert last.code == 0
+    assert f"finished at step {STEPS}" in last.out
+    assert "Running entrypoint" not in last.out
     assert len(trained["losses"]) == STEPS
     curve.assert_same_bits(trained)
     assert len(trained["generations"]) == 2  # one for each controller, none for the second driver
@@ -137,18 +137,15 @@ def test_stopped_resumed_and_taken_up_it_trains_the_same_curve(job_place, server
     assert "already" not in rows["tossed"]["reason"]  # it was followed, not found finished
 
 
-def test_a_submitted_job_trains_the_same_curve(calm, curve):
-    curve.assert_same_bits(calm)
-
-
-@pytest.mark.usefixtures("calm")
+@pytest.mark.usefixtures("tossed")
 def test_an_id_with_another_config_is_refused_and_says_what_differs(job_place):
-    other = job_place.remesh("submit", SHORT, "--id", "calm", *CALM, "--set", "job.seed=8")
+    submit = ("submit", SHORT, "--id", "tossed", *run_dir("tossed"))
+    other = job_place.remesh(*submit, "--set", "job.seed=8")
     assert other.code == 2
     assert "job.seed was 7 and is 8" in other.err
-    same = job_place.remesh("submit", SHORT, "--id", "calm", *CALM, "--wait")
+    same = job_place.remesh(*submit, "--wait")
     assert same.code == 0
-    assert "calm is finished" in same.err
+    assert "tossed is finished" in same.err
 
 
 def test_what_can_never_run_is_refused(job_place, server):

@@ -37,13 +37,13 @@ def place(hosts, tmp_path_factory):
 def tensor_curve(cluster, cluster_place):
     """A split of tensors rounds in another order than none."""
     settings = ("elastic.max_workers=4", *LAYOUTS["tp2.dp2"])
-    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=300)
+    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=120)
 
 
 def test_a_run_goes_on_through_a_schedule_of_faults(
-    hosts, place, curve_of_four, tensor_curve, seed
+    hosts, place, curve_of_four, tensor_curve, seed, request
 ):
-    with StruckRun(hosts, place, seed) as run:
+    with StruckRun(hosts, place, seed, request.config.getoption("--strikes")) as run:
         report = run.all_of_it()
     calm = tensor_curve if run.layout == "tp2.dp2" else curve_of_four
     calm.assert_same_bits(report)
@@ -51,7 +51,8 @@ def test_a_run_goes_on_through_a_schedule_of_faults(
     until(lambda: not run.left(), GONE_LIMIT_S, "nothing of the run is left")
 
 
-def test_four_schedules_in_a_row_have_each_kind_and_the_simulator_has_them_too():
-    drawn = [kind for seed in range(4) for kind in schedule_of(seed)[1]]
-    assert sorted(drawn) == sorted([*STRIKES, *STRIKES])
+@pytest.mark.parametrize("strikes", [2, 4])
+def test_four_schedules_in_a_row_have_each_kind_and_the_simulator_has_them_too(strikes):
+    drawn = [kind for seed in range(4) for kind in schedule_of(seed, strikes)[1]]
+    assert sorted(drawn) == sorted([*STRIKES] * (strikes // 2))
     assert set(STRIKES) <= SIMULATED.keys()

@@ -5,13 +5,14 @@ from place import SHORT
 
 from remesh.actors.run.status import read_events
 
-STEPS, EVERY = 40, 10
-KILL = ("--kill", "worker@15")
+STEPS, EVERY = 24, 8
+HALF = 16  # so many at first, of a run that goes on with other settings
+KILL = ("--kill", "worker@13")
 TENSOR = ("parallel.tp=2", "parallel.sequence=true")
 
 
 class Runs:
-    """Runs of the short job on the shared cluster, each in a folder of its own."""
+    """Runs of the short job on a cluster of two nodes, each in a folder of its own."""
 
     def __init__(self, cluster, place):
         self._cluster = cluster
@@ -49,8 +50,8 @@ def assert_close(report, losses):
 
 
 @pytest.fixture(scope="module")
-def runs(cluster, cluster_place):
-    return Runs(cluster, cluster_place)
+def runs(pair, pair_place):
+    return Runs(pair, pair_place)
 
 
 @pytest.fixture(scope="module")
@@ -78,35 +79,40 @@ def test_a_part_that_another_replica_holds_comes_back_from_it(runs, tensor):
     assert bits(killed) == bits(tensor)
 
 
-def test_so_does_a_shard_of_a_group_that_has_a_copy(runs, replicated):
-    hybrid = runs.report("hybrid", "zero.stage=3", "zero.group=2", kill=KILL)
+@pytest.fixture(scope="module")
+def hybrid(runs):
+    """The first steps of a run with two copies of each shard, one of which dies."""
+    return runs.report("hybrid", "zero.stage=3", "zero.group=2", kill=KILL, steps=HALF)
+
+
+def test_so_does_a_shard_of_a_group_that_has_a_copy(hybrid, replicated):
     layouts = [layout for layout, _ in lives(hybrid)]
-    assert layouts[:2] == ["dp=4", "dp=2"]
+    assert layouts[0] == "dp=4"
+    assert layouts[1] in ("dp=2", "dp=4")  # a replacement may be there first
     assert "with the state of the live ranks" in hybrid["generations"][1]["reason"]
     assert [lost for _, lost in lives(hybrid)] == [0] * len(layouts)
-    assert bits(hybrid) == replicated[:STEPS]
+    assert hybrid["losses"] == replicated[:HALF]
 
 
 def test_a_part_that_nobody_else_holds_comes_back_from_the_checkpoint(runs, tensor):
     killed = runs.report("fully", *TENSOR, "zero.stage=3", kill=KILL)
     recovery = killed["generations"][1]
-    assert "with checkpoint step-00000010" in recovery["reason"]
+    assert "with checkpoint step-00000008" in recovery["reason"]
     assert "as no live rank holds shard " in recovery["reason"]
     assert recovery["lost_steps"] == 4
     assert bits(killed) == bits(tensor)
 
 
-def test_a_checkpoint_serves_any_stage_any_dp_and_any_tp(runs, replicated):
-    runs.report("turned", "zero.stage=3", steps=STEPS // 2)
-    whole = runs.report("turned", "elastic.max_nodes=1")
-    assert [layout for layout, _ in lives(whole)] == ["dp=4", "dp=2"]
+def test_a_checkpoint_serves_any_stage_any_dp_and_any_tp(runs, hybrid, replicated):
+    whole = runs.report("hybrid", "elastic.max_nodes=1")
+    assert lives(whole) == [*lives(hybrid), ("dp=2", 0)]
     assert bits(whole) == replicated[:STEPS]
     # As many replicas at most, so that the global batch has the same leaves.
-    split = runs.report("turned", *TENSOR, "elastic.max_workers=8", steps=STEPS + EVERY)
-    assert lives(split)[2:] == [("dp=2 tp=2", 0)]
+    split = runs.report("hybrid", *TENSOR, "elastic.max_workers=8", steps=STEPS + EVERY)
+    assert lives(split) == [*lives(whole), ("dp=2 tp=2", 0)]
     assert_close(split, replicated)
-    [said] = [text for text in runs.said("turned") if "bits" in text]
-    assert said == (
-        "the bits change from here on: parallel.tp was 1 and is 2, "
-        "parallel.sequence was false and is true"
-    )
+    said = [text for text in runs.said("hybrid") if "bits" in text]
+    assert said == [
+        "the bits change from here on: parallel.sequence was false and is true",
+        "the bits change from here on: parallel.tp was 1 and is 2",
+    ]

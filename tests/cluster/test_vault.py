@@ -4,12 +4,12 @@ import itertools
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from place import SHORT, until
 
+from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -23,24 +23,45 @@ SHARDED = (
 LAG = 3  # steps that the copies may lie behind on a busy machine
 
 
-@pytest.fixture(scope="module", autouse=True)
-def left_before():
-    return set(SHARED_MEMORY.glob("remesh-*"))
+@pytest.fixture(scope="module")
+def struck(place):
+    """The report and the id of a run that loses its vaults, then a worker, and later a node.
 
-
-def finished(place, *args):
-    outcome = place.run(SHORT, *SHARDED, *args)
+    So each comes out of a vault that was started again, and each out of another one.
+    """
+    report = place.root / "report-vault.json"
+    run = place.start(
+        "run", SHORT, *SHARDED, "--nodes", 2, "--workers-per-node", 2, "--report", report,
+        "--set", "train.steps=110", "--kill", "worker@60", "--kill", "node@90",
+    )  # fmt: skip
+    first = until(lambda: vaults_of(place), 100, "two vaults")
+    run_id = RunFolder(place.root / "runs" / "short").contact().run
+    for pid in pids_of_vaults(run_id):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: vaults_of(place).isdisjoint(first) and vaults_of(place), 30, "two others")
+    outcome = place.finish(run, report)
     assert outcome.code == 0, outcome.err + outcome.out
     # user 1: the run that was there is kept until this one has finished, and no longer.
     assert not list(place.root.glob("runs/short/.old-*"))
-    return outcome.report
+    return outcome.report, run_id
 
 
 @pytest.fixture(scope="module")
-def killed(place):
-    """One run that loses a worker and later a node, so that each comes out of another vault."""
-    faults = ("--kill", "worker@20", "--kill", "node@50")
-    return finished(place, "--nodes", 2, "--workers-per-node", 2, *faults)
+def killed(struck):
+    return struck[0]
+
+
+def vaults_of(place):
+    """The addresses of both vaults of the run, none before the controller has heard of both."""
+    contact = RunFolder(place.root / "runs" / "short").contact()
+    status = contact and ask(contact, "/status")
+    found = {node["vault"] for node in status["nodes"] if node["vault"]} if status else set()
+    return found if len(found) == 2 else set()
+
+
+def pids_of_vaults(run_id):
+    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run_id}-*.vault/vault")
+    return [int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in stamps]
 
 
 def recoveries(report):
@@ -66,9 +87,22 @@ def test_a_killed_node_is_replaced_from_the_vault_of_its_buddy(killed):
     assert f"from the vault of {dead}" not in after["reason"]
 
 
-def test_neither_changes_a_bit(curve_of_four, killed):
+def test_a_killed_worker_and_a_killed_node_do_not_change_a_bit(curve_of_four, killed):
     assert len(recoveries(killed)) == 2
     curve_of_four.assert_same_bits(killed)
+
+
+def test_each_recovery_is_told_in_parts(killed):
+    for _, life in recoveries(killed):
+        assert sum(life["recovery_parts"].values()) == pytest.approx(life["recovery_s"], abs=0.01)
+
+
+def test_survivors_keep_their_processes(killed):
+    for before, after in recoveries(killed):
+        old = {member["worker"]: member["pid"] for member in before["members"]}
+        new = {member["worker"]: member["pid"] for member in after["members"]}
+        assert old.keys() & new.keys()
+        assert all(old[worker] == new[worker] for worker in old.keys() & new.keys())
 
 
 def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed):
@@ -78,31 +112,12 @@ def test_no_storage_is_read_and_no_more_steps_are_lost_than_promised(killed):
         assert life["lost_steps"] <= 1 + LAG
 
 
-def vault_of(place):
-    """The pid of the vault of the only run in this place, 0 before there is one."""
-    contact = RunFolder(place.root / "runs" / "short").contact()
-    run = contact.run if contact else "-"
-    stamps = Path("/tmp").glob(f"remesh-*/remesh-{run}-*.vault/vault")
-    return next((int.from_bytes(path.read_bytes()[:8], sys.byteorder) for path in stamps), 0)
+def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(killed):
+    """The vaults die in the first one, and make no other."""
+    (before, after), _ = recoveries(killed)
+    assert (before["generation"], after["generation"]) == (1, 2)
 
 
-def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(place):
-    report = place.root / "report-vault.json"
-    run = place.start(
-        "run", SHORT, *SHARDED, "--nodes", 1, "--workers-per-node", 2, "--report", report,
-        "--set", "train.steps=200", "--kill", "worker@190",
-    )  # fmt: skip
-    first = until(lambda: vault_of(place), 100, "a vault")
-    time.sleep(1)
-    os.kill(first, signal.SIGKILL)
-    outcome = place.finish(run, report)
-    assert outcome.code == 0, outcome.err + outcome.out
-    [(_, after)] = recoveries(outcome.report)
-    [node] = nodes_of(after)
-    assert after["generation"] == 2
-    assert f"from the vault of {node}" in after["reason"]
-
-
-@pytest.mark.usefixtures("killed")
-def test_nothing_is_left_in_shared_memory(left_before):
-    assert set(SHARED_MEMORY.glob("remesh-*")) <= left_before
+def test_nothing_is_left_in_shared_memory(struck):
+    _, run_id = struck
+    assert list(SHARED_MEMORY.glob(f"remesh-{run_id}-*")) == []

@@ -196,7 +196,7 @@ SHOWN = {
     "test_a_controller_that_is_back_without_its_journal_says_so_and_leaves_nothing",
     "data-block": "cluster/test_bad_input.py::test_a_corrupt_data_block",
     "disk-full": "cluster/test_bad_input.py::test_a_disk_that_fills_up_in_mid_run",
-    "worker-killed": "cluster/test_same_bits.py",
+    "worker-killed": "cluster/test_vault.py",
     "controller-killed": "cluster/test_controller_restart.py::"
     "test_the_command_and_the_journal_tell_each_takeover_once",
     "head-gone": "cluster/test_dead_head.py::"

@@ -17,6 +17,7 @@ def raylet(folder):
         f"--session_dir={folder}",
         f"--node_id={NODE}",
         "--python_worker_command=python worker.py --node-id=x",
+        "--num_prestart_python_workers=8",
         "--dashboard_agent_command=python agent.py --grpc-port=0",
         "--runtime_env_agent_command=python main.py",
     ]
@@ -26,9 +27,14 @@ def agents(folder):
     return [shlex.split(word.partition("=")[2]) for word in lightened(raylet(folder))[-2:]]
 
 
-def test_only_its_agents_are_others(tmp_path):
+def test_its_own_words_stay(tmp_path):
     assert lightened(raylet(tmp_path))[:4] == raylet(tmp_path)[:4]
     assert all(str(STAND_IN) in agent for agent in agents(tmp_path))
+
+
+def test_no_more_processes_begin_unasked_than_a_run_has_actors(tmp_path):
+    begun = [word for word in lightened(raylet(tmp_path)) if "prestart" in word]
+    assert begun == ["--num_prestart_python_workers=2"]
 
 
 def test_a_stand_in_says_of_each_port_that_it_is_not_there_and_ends_with_its_raylet(tmp_path):
