@@ -38,6 +38,7 @@ TINY = replace(MODEL, num_layers=2, width=48, ffn_width=64, vocab_size=64, seq_l
 BF16 = Precision(compute=torch.bfloat16, gradient=torch.bfloat16)
 
 
+EXPERTS = {"num_experts": 4, "expert_width": 512, "top_k": 2}
 TINY_CASE = Case(layout=Layout(dp=NUM_PROCESSES), stage=3, leaves=NUM_PROCESSES)
 CASES = {
     "dp": Case(layout=Layout(dp=2)),
@@ -56,6 +57,13 @@ CASES = {
     "pp in halves": Case(layout=Layout(pp=2), schedule="zb-h1"),
     "pp tied, folded": Case(layout=Layout(pp=2), schedule="dualpipe-v", kind={"tied": True}),
     "pp tied, zero 3": Case(layout=Layout(dp=2, pp=2), stage=3, kind={"tied": True}),
+    "ep": Case(layout=Layout(dp=2, ep=2), leaves=8, kind=EXPERTS),
+    "pp folded, ep": Case(
+        layout=Layout(dp=2, pp=2, ep=2), leaves=8, schedule="dualpipe-v", kind=EXPERTS
+    ),
+    "pp folded, ep, zero 3": Case(
+        layout=Layout(dp=2, pp=2, ep=2), leaves=8, stage=3, schedule="dualpipe-v", kind=EXPERTS
+    ),
     "gelu": Case(
         leaves=1,
         kind={"norm": "layer", "positions": "learned", "activation": "gelu"},
@@ -115,6 +123,7 @@ def planned(case):
             model=chosen.model,
             dp=layout.dp,
             tp=layout.tp,
+            ep=layout.ep,
             shards=chosen.zero.shard_size(layout.dp),
             stage=case.stage,
             bucket_elements=BUCKET_BYTES // precision.gradient.itemsize,

@@ -118,10 +118,11 @@ class RankSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRun:
-    """So many buckets, each of these pieces."""
+    """So many buckets, each of these pieces; `of_experts` those apart of ranks that share them."""
 
     pieces: Pieces
     num: int = 1
+    of_experts: bool = False
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -196,7 +197,7 @@ def _bucket_runs(sizes: RankSizes) -> Iterator[BucketRun]:
         for elements, num in _packed([(blocks.stacks, apart)], most):
             copies = alike // sizes.ep // expert_shards
             pieces = Pieces(size=elements, num_shards=expert_shards, num_replicas=copies)
-            yield BucketRun(pieces=pieces, num=num)
+            yield BucketRun(pieces=pieces, num=num, of_experts=True)
 
 
 def _packed(row: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[int, int]]:

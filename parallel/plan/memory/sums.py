@@ -3,10 +3,11 @@
 Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 3, here with the tree's nodes.
 """
 
+from collections.abc import Sequence
 from itertools import chain, islice
 
 from remesh.parallel.plan.leaves import leaves_each, push
-from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, RankSizes
+from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, BucketRun, RankSizes
 from remesh.parallel.plan.pieces import Pieces
 
 _FREED_FROM = 3  # the ZeRO stage from which on no rank keeps all working weights
@@ -28,14 +29,13 @@ def working_elements(sizes: RankSizes) -> int:
 
 
 def gradient_bytes(sizes: RankSizes, owned: int) -> int:
-    runs = [(run.pieces, run.num) for run in sizes.buckets]
+    runs = list(sizes.buckets)
     if sizes.model.tied and sizes.has_head and sizes.has_embedding:
         # The head adds to the embedding's bucket, apart.
-        runs.append((runs[0][0], 1))
-    padded = sum(pieces.padded_size * num for pieces, num in runs)
-    largest = max((pieces for pieces, _ in runs), key=lambda pieces: pieces.padded_size)
+        runs.append(BucketRun(pieces=runs[0].pieces))
+    largest = _largest(runs)
     sums = _streamed_elements if sizes.streams else _summed_elements
-    found = sizes.gradient_bytes * sums(sizes, padded, largest)
+    found = sizes.gradient_bytes * sums(sizes, runs)
     if sizes.compute_bytes != sizes.gradient_bytes:
         found += sizes.compute_bytes * largest.padded_size
     if sizes.gradient_bytes != MASTER_BYTES:
@@ -43,54 +43,77 @@ def gradient_bytes(sizes: RankSizes, owned: int) -> int:
     return found + owned // 2  # four numbers a chunk, for the norm
 
 
-def _summed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
-    """A rank adds its own leaves, then all exchange what they have."""
+def _summed_elements(sizes: RankSizes, runs: Sequence[BucketRun]) -> int:
+    """A rank adds its own leaves, then all exchange what they have.
+
+    Ranks that share experts have one leaf each of every run of leaves, and so no two siblings; of
+    the experts each adds up the gradients of whole runs.
+    """
     if not sizes.same_bits:
-        return padded
-    kept = _nodes_kept(sizes)
-    if sizes.microbatches_per_leaf > 1:
-        found = padded * (max([0, *kept[:-1]]) + 1)
-    else:
-        found = padded * max(kept) + (largest.padded_size if len(kept) > 1 else 0)
-    return found + 2 * _exchanged_elements(sizes, kept[-1], largest)
+        return _padded(runs)
+    together = max(1, sizes.ep // sizes.cp)
+    found, exchanged = 0, 0
+    for of_experts in {run.of_experts for run in runs}:
+        own = [run for run in runs if run.of_experts == of_experts]
+        padded, largest = _padded(own), _largest(own)
+        kept = _nodes_kept(sizes, together, by_runs=of_experts)
+        if sizes.microbatches_per_leaf > 1:
+            found += padded * (max([0, *kept[:-1]]) + 1)
+        else:
+            found += padded * max(kept) + (largest.padded_size if len(kept) > 1 else 0)
+        members = sizes.dp * sizes.cp // (sizes.ep if of_experts else 1)
+        exchanged = max(exchanged, _exchanged_elements(sizes, members, kept[-1], largest))
+    return found + 2 * exchanged
 
 
-def _exchanged_elements(sizes: RankSizes, own: int, largest: Pieces) -> int:
+def _padded(runs: Sequence[BucketRun]) -> int:
+    return sum(run.pieces.padded_size * run.num for run in runs)
+
+
+def _largest(runs: Sequence[BucketRun]) -> Pieces:
+    return max((run.pieces for run in runs), key=lambda pieces: pieces.padded_size)
+
+
+def _exchanged_elements(sizes: RankSizes, members: int, own: int, largest: Pieces) -> int:
     """Of one bucket under way: the pieces that arrive, and those that have to be packed first.
 
     A rank has `own` nodes of the tree.
     """
-    members = sizes.dp * sizes.cp
     if members == 1 or (sizes.shards == 1 and members == 2 and own == 1):  # noqa: PLR2004
         return 0
     packed = 0 if own == 1 and largest.in_order else own * largest.padded_size
     return members * own * largest.piece_size + packed
 
 
-def _streamed_elements(sizes: RankSizes, padded: int, largest: Pieces) -> int:
+def _streamed_elements(sizes: RankSizes, runs: Sequence[BucketRun]) -> int:
     """Every leaf is exchanged as soon as it is there; two buckets are under way at a time."""
-    runs = sizes.buckets
+    padded, largest = _padded(runs), _largest(runs)
     if not sizes.same_bits:
-        owned = sum(run.num * run.pieces.shard_size for run in runs)
+        owned = sum(run.num * run.pieces.shard_size for run in sizes.buckets)
         under_way = 2 * (largest.padded_size + largest.shard_size)
         return owned + (padded if sizes.microbatches_per_leaf > 1 else 0) + under_way
     rounds = range(1, min(-(-sizes.num_leaves // sizes.dp), _MOST_LEAVES) + 1)
     firsts = [min(n * sizes.dp, sizes.num_leaves) for n in rounds[:-1] or [1]]
     depth = max(map(sizes.tree.num_nodes, firsts))
-    pieces = sum(run.num * run.pieces.piece_size for run in runs) * depth * sizes.cp
+    pieces = sum(run.num * run.pieces.piece_size for run in sizes.buckets) * depth * sizes.cp
     whole = padded if sizes.microbatches_per_leaf > 1 else 0
     return pieces + whole + 4 * largest.padded_size
 
 
-def _nodes_kept(sizes: RankSizes) -> list[int]:
-    """Of a rank that ends with the most: nodes of the tree after each of its leaves."""
-    tree = sizes.tree
+def _nodes_kept(sizes: RankSizes, together: int, *, by_runs: bool) -> list[int]:
+    """Of a rank that ends with the most: nodes of the tree after each of its leaves.
+
+    It has one of each run of `together` leaves, or with `by_runs` adds up whole runs.
+    """
+    runs = sizes.tree.by_runs(together)
+    tree, step = (runs, 1) if by_runs else (sizes.tree, together)
     most: tuple[range, ...] = ()
-    for nodes in tree.dealt(leaves_each(sizes.num_leaves, sizes.dp)):
+    for nodes in runs.dealt(leaves_each(sizes.num_leaves // together, sizes.dp // together)):
         most = nodes if len(nodes) > len(most) else most
     stack: list[tuple[range, None]] = []
     found = []
-    for leaf in islice(chain(*most), _MOST_LEAVES):
+    for run in islice(chain(*most), _MOST_LEAVES):
+        leaf = run * step
         push(stack, (range(leaf, leaf + 1), None), lambda *_: None, tree)
         found.append(len(stack))
     return found
