@@ -1,7 +1,8 @@
 """Every how many steps a snapshot is due: as told, or as often as costs little enough. Pure.
 
 The cost is measured: that of the copy, during which training waits, and by how much steps are
-longer while the vault hashes and sends, for it may need a core that training uses too.
+longer while the vault hashes and sends, for it may need a core that training uses too. Only what
+steps differ by more than they do among themselves counts as longer.
 
 What a loss costs is the interval. So each generation begins with a snapshot, without which the next
 fault would go back behind it, and the interval is bounded in seconds, however dear a snapshot seems
@@ -80,7 +81,8 @@ class Pace:
         if not self._is_known:
             return 1
         quiet_s, busy_s = statistics.median(self._quiet_s), statistics.median(self._busy_s)
-        longer_s = max(0.0, busy_s - quiet_s) * self._num_busy / self._num_taken
+        by_chance_s = statistics.median(abs(step_s - quiet_s) for step_s in self._quiet_s)
+        longer_s = max(0.0, busy_s - quiet_s - by_chance_s) * self._num_busy / self._num_taken
         cost_s = (statistics.median(self._copies_s) + longer_s) / quiet_s
         bounded = max(int(MOST_S / quiet_s), 1 + int(cost_s / MOST_SHARE))
         return min(1 + int(cost_s / SHARE), max(1, bounded))

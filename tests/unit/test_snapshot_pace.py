@@ -100,3 +100,16 @@ def test_the_interval_is_bounded_in_seconds_unless_that_costs_a_tenth_of_the_tim
         pace = Pace("auto")
         drive(pace, steps=200, copy_s=copy_s, busy_s=0.0)
         assert pace.interval in (interval - 1, interval)
+
+
+@pytest.mark.parametrize("step_s", [0.2, 1.5])
+def test_steps_that_differ_by_chance_do_not_make_snapshots_dear(step_s):
+    """speed 3: the interval is of what a snapshot costs, and not of the noise of step times."""
+    for seed in range(20):
+        pace, chance, now_s = Pace("auto"), Random(seed), 0.0
+        for step in range(1, 200):
+            pace.mark(now_s, busy=step % 2 == 0)
+            now_s += step_s * chance.uniform(0.7, 1.3)
+            if pace.is_due(step):
+                pace.note(step, step_s * 0.001)
+        assert pace.interval <= 2
