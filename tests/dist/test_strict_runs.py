@@ -6,6 +6,7 @@ import test_context_parity
 import test_engine_bits
 import test_expert_parity
 import test_experts
+import test_layout_changes
 import test_overlap
 import test_pipeline_bits
 import test_pipeline_recut
@@ -75,6 +76,12 @@ def test_a_live_change_of_layout(strict_pool, names):
 def test_a_live_change_of_tensor_parallelism(strict_pool):
     names = ["dp3", "tp2 zero3", "tp4"]
     test_restore.test_a_live_change_of_tp_keeps_the_curve(strict_pool, names)
+
+
+def test_a_live_change_of_every_degree(strict_pool):
+    test_layout_changes.test_degrees_that_come_back_give_the_same_losses_and_the_same_bits_twice(
+        strict_pool, "all"
+    )
 
 
 def test_a_peer_that_dies_while_it_sends_state(strict_pool):

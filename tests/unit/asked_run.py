@@ -25,7 +25,7 @@ class TrainingRun:
         self.open()
 
     def open(self):
-        actions = {"/stop": self.stop, "/drain": self.drain}
+        actions = {"/stop": self.stop, "/drain": self.drain, "/layout": self.layout}
         self.server = StatusServer({"/status": self.status}, TOKEN, actions=actions)
         self.belongs_to("first")
 
@@ -54,6 +54,10 @@ class TrainingRun:
 
     def drain(self, wish):
         raise UserError(f"{wish['node']}: the run knows no such node")
+
+    @staticmethod
+    def layout(wish):
+        return {"text": f"going over to {wish['layout']}"}
 
     def wait(self, _seconds):
         if self.wishes and self.left <= 0:

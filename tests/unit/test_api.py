@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import pytest
 from control_values import record
-from jobs_fake import FakeJobs
+from jobs_fake import FakeJobs, Head
 from written_run import WrittenDrive, written_run
 
 import remesh
@@ -21,6 +21,7 @@ from remesh.orchestrator.job.driver_words import is_over
 from remesh.orchestrator.job.job import parse_job
 from remesh.orchestrator.job.job_text import text_of
 from remesh.orchestrator.user_errors import UnreachableError, UserError
+from remesh.runs import DistantRun
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 TINY = EXAMPLES[-1]
@@ -153,6 +154,28 @@ def test_a_wish_to_a_run_that_is_not_alive_is_refused(tmp_path):
     for wish in (lambda run: run.scale(2), lambda run: run.drain("b")):
         with pytest.raises(UserError, match="no run is alive here"):
             wish(attach(tmp_path))
+
+
+def test_a_live_run_is_asked_for_other_degrees_from_python_and_from_the_command_line(
+    training_run, capsys
+):
+    assert attach(training_run.path).scale(layout="tp=2,pp=2") == "going over to tp=2,pp=2"
+    assert main(["scale", str(training_run.path), "--layout", "auto"]) == 0
+    assert capsys.readouterr().out == "going over to auto\n"
+
+
+def test_beyond_the_network_of_a_cluster_a_run_is_asked_for_other_degrees_by_a_job(training_run):
+    run = DistantRun(Head(), training_run.path)
+    assert run.scale(layout="ep=2") == "going over to ep=2"
+
+
+@pytest.mark.parametrize("words", [[], ["--nodes", "2", "--layout", "tp=2"], ["--layout", "tp"]])
+def test_one_wish_at_a_time_that_can_be_read_is_wanted(tmp_path, capsys, words):
+    written_run(tmp_path)
+    assert main(["scale", str(tmp_path), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "such as tp=2,pp=2" in shown.err
 
 
 def test_the_command_line_shows_what_python_is_told(tmp_path, capsys):

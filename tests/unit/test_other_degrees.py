@@ -49,6 +49,9 @@ def test_a_run_may_fall_to_each_of_the_other_degrees():
 def test_degrees_that_do_not_go_together_are_left_out():
     job = tiny("elastic.tp=[4]", "elastic.cp=[2]")
     assert kinds(job) == ["dp=4", "dp=2 cp=2", "tp=4"]
+    shared = ("parallel.tp=2", "parallel.sequence=true", "train.seq_len=12")
+    eight = tiny(*shared, "elastic.tp=[4]", "elastic.cp=[2]", "elastic.max_workers=8")
+    assert kinds(eight) == ["dp=4 tp=2", "dp=2 cp=2 tp=2", "dp=2 tp=4"]
 
 
 def test_meshes_of_the_jobs_own_degrees_are_taken_before_larger_ones():
@@ -96,6 +99,15 @@ def test_all_of_them_share_one_number_of_leaves():
 )
 def test_degrees_that_can_never_be_are_refused_with_the_key(overrides, message):
     assert message in refusal(*overrides)
+
+
+def test_degrees_that_the_leaves_of_a_run_do_not_go_into_are_left_out_of_a_wish():
+    """Six leaves cannot be dealt to groups of four replicas that compute at the same time."""
+    more = ("parallel.ep=1", "parallel.cp=4", "elastic.ep=[4]", "elastic.max_workers=12")
+    job = tiny(*EXPERTS, *more)
+    assert (job.num_leaves, kinds(job)) == (6, ["dp=3 cp=4", "dp=3 cp=4 ep=4"])
+    (flight,) = wished_ladder(job, wish_of("cp=1", job)).flights
+    assert str(flight.highest.layout) == "dp=6"
 
 
 def test_a_wish_for_a_degree_does_without_the_others_of_its_axis_only():
