@@ -73,8 +73,10 @@ def test_the_bits_of_each_kind_are_told_apart_and_why_they_are_there_is_said():
 def test_all_of_them_share_one_number_of_leaves():
     assert tiny("parallel.tp=2").num_leaves == 2
     assert tiny("parallel.tp=2", "elastic.tp=[1]").num_leaves == tiny().num_leaves == 12
+    five = ("elastic.max_workers=5", "train.global_batch=60", "train.microbatch=1")
+    assert tiny(*EXPERTS, "parallel.ep=1", *five).num_leaves == 15
+    assert tiny(*EXPERTS, "parallel.ep=1", "elastic.ep=[4]", *five).num_leaves % 4 == 0
     job = tiny(*EXPERTS, "elastic.ep=[2,1]")
-    assert job.num_leaves % 4 == 0
     assert {flight.staging.num_leaves for flight in ladder_of(job).flights} == {job.num_leaves}
 
 

@@ -99,6 +99,14 @@ WISHES = (
     (asked("ep=2"), ladder_of_units(4, shards=0, together=2)),
     (asked("cp=2,tp=2"), ladder_of_units(2, workers=4, copies=2)),
     (asked("ep=2,pp=2"), ladder_of_units(2, shards=2, stages=(2,), together=2)),
+    (
+        asked("pp=1"),
+        Ladder(flights=(_flight(2, PAIR, 0), _flight(5, Unit(), 0)), num_leaves=GLOBAL_BATCH),
+    ),
+    (
+        asked("cp=1"),
+        Ladder(flights=(_flight(2, PAIR, 1), _flight(5, Unit(), 1)), num_leaves=GLOBAL_BATCH),
+    ),
 )
 
 
