@@ -50,6 +50,8 @@ class Attention(nn.Module):
     normed queries and keys; Korthikanti et al. 2022 (arXiv:2205.05198), 5, recompute.
     """
 
+    together = ("query", "key", "value")  # maps of one input
+
     def __init__(self, config: ModelConfig, maths: Maths, rotary: Rotary | None) -> None:
         super().__init__()
         width, kv_width, bias = config.width, config.kv_width, config.bias

@@ -20,6 +20,7 @@ class FeedForward(nn.Module):
         super().__init__()
         width, bias = config.width, config.bias
         gated = config.activation == "swiglu"
+        self.together = ("gate", "up") if gated else ()  # maps of one input
         self.gate = Linear(width, ffn_width, bias=bias) if gated else None
         self.up = Linear(width, ffn_width, bias=bias)
         self.down = Linear(ffn_width, width, bias=bias)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from remesh.parallel.model.attention_core import attended
 from remesh.parallel.model.dispatch import Dispatched, combine, dispatch
 from remesh.parallel.model.expert_maps import Stack, products
-from remesh.parallel.model.linear import Linear
+from remesh.parallel.model.linear import Linear, as_one, parted
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 from remesh.parallel.plan.model_config import ModelConfig
@@ -93,7 +93,7 @@ class Whole:
     """Every map in full on this rank."""
 
     def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
-        return tuple(linear(x_BTC) for linear in linears)
+        return parted([linear(x_BTC) for linear in as_one(linears)], linears)
 
     def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
         out_BTC: Tensor = linear(x_BTF)

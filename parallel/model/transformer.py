@@ -109,11 +109,29 @@ class Transformer(nn.Module):
         gather their gradients apart; otherwise its embedding is installed as its head too.
         """
         if self.config.tied and "embedding.weight" in parameters:
-            parameters = {"head.weight": parameters["embedding.weight"], **parameters}
+            self.head.weight = parameters["embedding.weight"]
         for name, parameter in parameters.items():
             module, _, own = name.rpartition(".")
             assert isinstance(self.get_parameter(name), nn.Parameter)
-            setattr(self.get_submodule(module), own, parameter)
+            user = self.get_submodule(module)
+            setattr(user, own, parameter)
+            if isinstance(user, Linear):
+                user.settle()
+
+    @property
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The names of maps that are always computed of one input, as they follow one another."""
+        return tuple(
+            tuple(f"{name}.{own}" for own in module.together)
+            for name, module in self.named_modules()
+            if isinstance(module, Attention | FeedForward) and module.together
+        )
+
+    def join(self, maps: Sequence[str], linear: Linear) -> None:
+        """Has these maps computed as one."""
+        first = self.get_submodule(maps[0])
+        assert isinstance(first, Linear)
+        first.joined = (linear,)
 
     def move_tables(self, device: torch.device) -> None:
         """Puts what is no parameter, and drawn from nothing, where the model computes."""

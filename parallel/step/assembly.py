@@ -14,7 +14,7 @@ from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.step.balance import expert_loads
 from remesh.parallel.step.borders import BorderShape
-from remesh.parallel.step.contributions import contributions, needs
+from remesh.parallel.step.contributions import contributions, joint_maps, needs
 from remesh.parallel.step.needed_weights import plan_phases
 from remesh.parallel.step.norm import GradientNorm
 from remesh.parallel.step.rank_schedule import StepOrder, dealt, has_halves, rank_schedule
@@ -61,9 +61,13 @@ class Assembly:
         halved = Halved(maths) if has_halves(self.schedule) else None
         self.model = _model(spec, halved or maths)
         self.weights, self.gathering = self._working_weights()
-        parts = list(contributions(state, self.weights))
+        pairs = zip(state.buckets, self.weights, strict=True)
+        joint = [list(joint_maps(self.model.together, *pair)) for pair in pairs]
+        parts = list(contributions(state, self.weights, joint))
         for part in parts:
             self.model.install(part.parameters)
+        for one in (one for maps in joint for one in maps):
+            self.model.join(one.maps, one.linear)
         self.model.move_tables(self.workspace.device)
         self.loads = expert_loads(spec, self.workspace.device)
         if self.loads is not None:
@@ -72,7 +76,7 @@ class Assembly:
             parts,
             [self._sum(part) for part in parts],
             self.workspace,
-            spec.precision.compute,
+            None if spec.precision.gradient == spec.precision.compute else spec.precision.compute,
             in_rounds=self.dealing.in_rounds,
         )
         self.stages = {

@@ -8,7 +8,7 @@ from torch import Tensor
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
-from remesh.parallel.optim.clip import SquareSum, chunk_sums, largest_of, square_sum
+from remesh.parallel.optim.clip import SquareSum, chunk_sums, in_range, largest_of, square_sum
 from remesh.parallel.plan.pieces import CHUNK
 
 _RUN = 1 << 17  # elements: a sum of so many squares in fp32 has five good digits
@@ -24,12 +24,12 @@ class GradientNorm:
     """
 
     def __init__(self, state: ShardState, mesh: Mesh, *, exact: bool) -> None:
-        self._exact = exact
         self._world = mesh.world
         parts = mesh.experts.size
         self._num_chunks = _num_chunks(state) * mesh.tensor.size * parts
         counts_all = max(mesh.tensor.size, parts) == 1 and not state.copies
         self._counted = None if counts_all else _counted(state, mesh)
+        self._by_chunk = exact or self._counted is not None
         self.is_spread = max(mesh.shard.size, mesh.tensor.size, parts) > 1 or bool(mesh.pipes)
         self.counts = self.is_spread and (parts > 1 or mesh.replica.rank == 0)
 
@@ -44,14 +44,14 @@ class GradientNorm:
 
         Raises: Cancelled, GroupError.
         """
-        sums = torch.cat([self._sums(gradient) for gradient in gradients])
-        own = largest_of(sums)
-        if self._counted is not None:
-            sums = sums[self._counted]
+        sums, own = self._sums(gradients)
         told = [own] if self.is_spread else []
         told += [] if sealed_step is None else [-float(sealed_step)]
         found = self._largest(told)
         largest = found[0] if self.is_spread else own
+        if self._by_chunk and not in_range(largest):  # on all ranks, or on none
+            sums, own = self._sums(gradients, wide=True)
+            largest = self._largest([own])[0] if self.is_spread else own
         stable_step = None if sealed_step is None else -int(found[-1])
         return square_sum(sums, largest, self._num_chunks), stable_step
 
@@ -63,12 +63,20 @@ class GradientNorm:
         numbers: list[float] = message.tolist()
         return numbers
 
-    def _sums(self, gradient: Tensor) -> Tensor:
-        if self._exact or self._counted is not None:
-            return chunk_sums(gradient)
-        wide = torch.promote_types(gradient.dtype, torch.float32)
-        runs = [torch.linalg.vector_norm(run, dtype=wide) for run in torch.split(gradient, _RUN)]
-        return torch.stack(runs).double().square()
+    def _sums(self, gradients: list[Tensor], *, wide: bool = False) -> tuple[Tensor, float]:
+        """Those that it counts, and the largest of all that it sees."""
+        by_chunk = self._by_chunk
+        found = [chunk_sums(one, wide=wide) if by_chunk else _run_sums(one) for one in gradients]
+        sums = torch.cat(found)
+        own = largest_of(sums)
+        return sums if self._counted is None else sums[self._counted], own
+
+
+def _run_sums(gradient: Tensor) -> Tensor:
+    """Of its squares, in whatever order is fast."""
+    wide = torch.promote_types(gradient.dtype, torch.float32)
+    runs = [torch.linalg.vector_norm(run, dtype=wide) for run in torch.split(gradient, _RUN)]
+    return torch.stack(runs).double().square()
 
 
 def _num_chunks(state: ShardState) -> int:

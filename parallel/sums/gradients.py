@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from remesh.parallel.model.linear import InPlaceGradient
 from remesh.parallel.plan.buckets import Place
 from remesh.parallel.sums.workspace import Workspace
 
@@ -20,12 +21,14 @@ from remesh.parallel.sums.workspace import Workspace
 class GradientSum(Protocol):
     """The sum of one accumulator over all leaves of all ranks.
 
-    `take` a buffer for each leaf, `add` it with the leaf's gradient in it; where `add` says that
-    there is something to exchange, `start` begins with it and `advance` finishes it. All ranks call
-    these two in the same order.
+    `take` a buffer for each leaf, or where there is one `take_blank`, with anything in it; `add` it
+    with the leaf's gradient in it; where `add` says that there is something to exchange, `start`
+    begins with it and `advance` finishes it. All ranks call these two in the same order.
     """
 
     def take(self) -> Tensor: ...
+
+    def take_blank(self) -> Tensor | None: ...
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool: ...
 
@@ -44,19 +47,21 @@ class GradientSum(Protocol):
 class Contribution:
     """Parameters of the model and their places in an accumulator of `size` elements.
 
-    Blocks from `first_block` to `last_block` contribute; backward comes to the first one last.
+    Backward adds to `targets`, each where it lies: parameters, or several of them as one. Blocks
+    from `first_block` to `last_block` contribute; backward comes to the first one last.
     """
 
     bucket: int
     size: int
     parameters: Mapping[str, nn.Parameter]
-    places: Mapping[str, Place]
+    targets: Sequence[tuple[nn.Parameter, Place]]
     first_block: int
     last_block: int
 
 
 class Accumulators:
-    """The gradients of one step. `sums` belong to `contributions`, one each.
+    """The gradients of one step. `sums` belong to `contributions`, one each. `scratch` is the type
+    in which backward computes them, where they are added up in another one.
 
     Ranks that exchange every leaf have the same schedule, and begin each exchange as soon as it is
     due. Those that exchange once a step may have different ones: they begin in one order, from the
@@ -68,18 +73,19 @@ class Accumulators:
         contributions: Sequence[Contribution],
         sums: Sequence[GradientSum],
         workspace: Workspace,
-        compute: torch.dtype,
+        scratch: torch.dtype | None,
         *,
         in_rounds: bool,
     ) -> None:
         self._contributions = contributions
         self._sums = sums
         self._workspace = workspace
-        self._compute = compute
+        self._scratch_type = scratch
         self._buffers: dict[int, Tensor] = {}
         self._scratch: dict[int, Tensor] = {}
         self._started: deque[GradientSum] = deque()
         self._in_rounds = in_rounds
+        self._added = [_added(contribution) for contribution in contributions]
         self._order = sorted(
             range(len(sums)), key=lambda number: (-contributions[number].first_block, number)
         )
@@ -91,14 +97,15 @@ class Accumulators:
         for number, contribution in enumerate(self._contributions):
             if contribution.last_block != block:
                 continue
+            if self._scratch_type is None:
+                self._open_in_place(number)
+                continue
             if number not in self._buffers:
                 self._buffers[number] = self._sums[number].take()
-                if self._buffers[number].dtype == self._compute:
-                    _point(contribution, self._buffers[number])
-            if self._buffers[number].dtype != self._compute:
-                size = self._buffers[number].numel()
-                self._scratch[number] = self._workspace.take_zeros(size, self._compute)
-                _point(contribution, self._scratch[number])
+            size = self._buffers[number].numel()
+            self._scratch[number] = self._workspace.take(size, self._scratch_type)
+            _point(contribution, self._scratch[number])
+            self._blank(number, self._scratch[number])
 
     def close(self, block: int, leaf: int | None, *, ends_leaf: bool) -> None:
         """After the backward of a block: what it completes is added up and sent on its way.
@@ -130,6 +137,24 @@ class Accumulators:
             gradient_sum.clear()
         self._num_begun = 0
 
+    def _open_in_place(self, number: int) -> None:
+        """What backward computes is added to the sum where it lies."""
+        if number in self._buffers:
+            return
+        blank = self._sums[number].take_blank()
+        self._buffers[number] = self._sums[number].take() if blank is None else blank
+        _point(self._contributions[number], self._buffers[number])
+        if blank is not None:
+            self._blank(number, blank)
+
+    def _blank(self, number: int, flat: Tensor) -> None:
+        """Has what backward writes written, and nothing where it only adds."""
+        for parameter, _ in self._contributions[number].targets:
+            if isinstance(parameter, InPlaceGradient):
+                parameter.blank = parameter.is_written
+        for span in self._added[number]:
+            flat[span].zero_()
+
     def _take_in_scratch(self, number: int) -> None:
         scratch = self._scratch.pop(number, None)
         if scratch is not None:
@@ -160,8 +185,17 @@ class Accumulators:
             self._started.popleft().advance()
 
 
+def _added(contribution: Contribution) -> list[slice]:
+    """Where an accumulator has to be 0 first: all but what a backward writes as a whole."""
+    found, stop = [], 0
+    for parameter, place in sorted(contribution.targets, key=lambda target: target[1].start):
+        if isinstance(parameter, InPlaceGradient) and parameter.is_written:
+            found += [slice(stop, place.start)] if stop < place.start else []
+            stop = place.stop
+    return [*found, slice(stop, None)]
+
+
 def _point(contribution: Contribution, flat: Tensor) -> None:
     """Has the next backward add to `flat`."""
-    for name, parameter in contribution.parameters.items():
-        place = contribution.places[name]
+    for parameter, place in contribution.targets:
         parameter.grad = flat[place.start : place.stop].view(place.shape)

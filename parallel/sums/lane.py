@@ -41,8 +41,12 @@ class Lane:
         """A buffer with anything in it."""
         return self.workspace.take(size, self.dtype)
 
+    def take_blank(self) -> Tensor:
+        """For the gradient of a leaf, with room for padding at the end, and with anything in it."""
+        return self.take(self.pieces.padded_size)
+
     def take_zeros(self) -> Tensor:
-        """For the gradient of a leaf, with room for padding at the end."""
+        """The same with zeros in it."""
         return self.workspace.take_zeros(self.pieces.padded_size, self.dtype)
 
     @property

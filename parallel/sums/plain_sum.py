@@ -26,6 +26,13 @@ class PlainSum:
             self._sum = self._lane.take_zeros()
         return self._sum
 
+    def take_blank(self) -> Tensor | None:
+        """For the first leaf; the others are added to it."""
+        if self._sum is not None:
+            return None
+        self._sum = self._lane.take_blank()
+        return self._sum
+
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         del gradient
         return self._lane.dealing.leaf(leaf) == self._lane.last_leaf
@@ -67,6 +74,9 @@ class StreamedPlainSum:
 
     def take(self) -> Tensor:
         return self._lane.take_zeros()
+
+    def take_blank(self) -> Tensor:
+        return self._lane.take_blank()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         del leaf

@@ -39,6 +39,9 @@ class TreeSum:
     def take(self) -> Tensor:
         return self._lane.take_zeros()
 
+    def take_blank(self) -> Tensor:
+        return self._lane.take_blank()
+
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         """Takes a buffer back with the gradient of `leaf`; True if the exchange can start.
 
@@ -147,6 +150,9 @@ class StreamedTreeSum:
 
     def take(self) -> Tensor:
         return self._lane.take_zeros()
+
+    def take_blank(self) -> Tensor:
+        return self._lane.take_blank()
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         """Takes a leaf to exchange, None for a round without one. Always True."""

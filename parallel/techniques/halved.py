@@ -29,7 +29,14 @@ from torch.autograd import Function, Variable
 
 from remesh.parallel.model.dispatch import Dispatched
 from remesh.parallel.model.expert_maps import Stack
-from remesh.parallel.model.linear import BOTH, INPUTS, WEIGHTS, BackwardHalf, InPlaceGradient
+from remesh.parallel.model.linear import (
+    BOTH,
+    INPUTS,
+    WEIGHTS,
+    BackwardHalf,
+    InPlaceGradient,
+    as_one,
+)
 from remesh.parallel.model.maths import Linear, Losses, Maths
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.model_config import ModelConfig
@@ -48,7 +55,8 @@ class Halved:
         self._maths = maths
 
     def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
-        weights = [p for linear in linears for p in (linear.weight, linear.bias) if p is not None]
+        parameters = [p for linear in as_one(linears) for p in (linear.weight, linear.bias)]
+        weights = [p for p in parameters if p is not None]
         return self._map(lambda own_BTC: self._maths.columns(own_BTC, *linears), x_BTC, weights)
 
     def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:

@@ -37,7 +37,7 @@ from remesh.parallel.groups.group import Group
 from remesh.parallel.model.attention_core import attended
 from remesh.parallel.model.dispatch import Dispatched, combine, dispatch
 from remesh.parallel.model.expert_maps import Stack, products
-from remesh.parallel.model.linear import half_of, weight_gradient
+from remesh.parallel.model.linear import as_one, half_of, parted, weight_gradient
 from remesh.parallel.model.maths import Linear, Losses
 from remesh.parallel.model.norms import NormModule
 from remesh.parallel.plan.errors import LayoutError
@@ -61,9 +61,9 @@ class TensorParallel:
         self._rows = vocabulary_rows(vocab_size, group.size, group.rank)
 
     def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
-        parameters = [p for linear in linears for p in (linear.weight, linear.bias)]
+        parameters = [p for linear in as_one(linears) for p in (linear.weight, linear.bias)]
         outs_BTF: tuple[Tensor, ...] = _Columns.apply(self._border, x_BTC, *parameters)  # type: ignore[no-untyped-call]
-        return outs_BTF
+        return parted(outs_BTF, linears)
 
     def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
         parameters = linear.weight, linear.bias

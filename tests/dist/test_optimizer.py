@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_engine import started
 from torch import nn
 
+from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.optim.adamw import AdamW
-from remesh.parallel.optim.clip import chunk_sums, clip_factor, largest_of, square_sum
+from remesh.parallel.optim.clip import chunk_sums, clip_factor, in_range, largest_of, square_sum
 from remesh.parallel.optim.lr import LrCurve, lr_at
 from remesh.parallel.optim.optimizer import MasterShard, Rates
 from remesh.parallel.plan.buckets import plan_flat
@@ -32,6 +34,8 @@ def views(plan, flat):
 def exact_norm(gradient):
     """The 2-norm of a flat gradient; inf if an element is not finite."""
     sums = chunk_sums(gradient)
+    if not in_range(largest_of(sums)):
+        sums = chunk_sums(gradient, wide=True)
     return square_sum(sums, largest_of(sums), len(sums)).root
 
 
@@ -102,7 +106,20 @@ def test_norm_equals_the_fp64_norm(scale):
     torch.manual_seed(2)
     gradient = torch.randn(64 * 1000) * torch.rand(64 * 1000).pow(8) * scale
     expected = torch.linalg.vector_norm(gradient.double()).item()
-    assert exact_norm(gradient) == pytest.approx(expected, rel=1e-10)
+    assert exact_norm(gradient) == pytest.approx(expected, rel=1e-7)
+    assert exact_norm(gradient.double()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_chunk_has_the_same_sum_wherever_it_lies_and_whoever_is_beside_it():
+    torch.manual_seed(5)
+    chunks = torch.randn(300, 64) * torch.logspace(-12, 16, 300)[:, None]
+    sums, wide = chunk_sums(chunks.flatten()), chunk_sums(chunks.flatten(), wide=True)
+    torch.testing.assert_close(sums, wide, rtol=1e-6, atol=0.0)
+    assert torch.equal(wide, chunks.double().square().sum(1))
+    for start, stop in ((0, 1), (1, 3), (7, 300), (130, 147), (299, 300)):
+        room = torch.zeros(64 * (stop - start) + 16)[16:]
+        room.copy_(chunks[start:stop].flatten())
+        assert torch.equal(chunk_sums(room), sums[start:stop])
 
 
 def test_norm_does_not_depend_on_the_order_of_its_chunks():
@@ -132,3 +149,12 @@ def test_clipping_brings_the_norm_to_its_limit():
     assert clip_factor(0.5, 1.0) == 1.0
     assert clip_factor(0.0, 1.0) == 1.0
     assert clip_factor(5.0, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("element", [1e-25, 1e25])
+def test_the_norm_of_a_step_is_right_where_fp32_has_no_room_for_squares(element):
+    engine = started(Mesh.alone())
+    gradients = [torch.full_like(one.values, element) for one in engine.shard_state.shards]
+    measured, _ = engine.assembly.norm.measure(gradients)
+    count = sum(len(one) for one in gradients)
+    assert measured.root == pytest.approx(element * math.sqrt(count), rel=1e-6)

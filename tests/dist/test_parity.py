@@ -60,7 +60,15 @@ OTHER_MODEL = {
 }
 
 
+LARGE = {"num_layers": 1, "width": 512, "ffn_width": 512, "seq_len": 8}  # written by backward
+
 CASES = {
+    "large maps": Case(layout=Layout(dp=2), num_leaves=4, microbatches_per_leaf=2, model=LARGE),
+    "large maps plain": Case(layout=Layout(dp=2), num_leaves=4, model=LARGE, same_bits=False),
+    "large maps zero3": Case(layout=Layout(dp=2), num_leaves=2, model=LARGE, zero=zero(3)),
+    "large tied head": Case(
+        layout=Layout(dp=2), num_leaves=2, model={"vocab_size": 8192, "tied": True, "seq_len": 8}
+    ),
     "dp3": Case(layout=Layout(dp=3)),
     "dp3 small buckets": Case(layout=Layout(dp=3), zero=zero(0)),
     "dp3 plain": Case(layout=Layout(dp=3), zero=zero(0), same_bits=False),

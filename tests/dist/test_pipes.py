@@ -148,12 +148,12 @@ class Noted:
 def started(in_rounds, closed):
     """The exchanges of two stages of two blocks each, in the order in which they start."""
     parts = [
-        Contribution(bucket=n, size=64, parameters={}, places={}, first_block=n, last_block=n)
+        Contribution(bucket=n, size=64, parameters={}, targets=(), first_block=n, last_block=n)
         for n in range(4)
     ]
     order = []
     accumulators = Accumulators(
-        parts, [Noted(n, order) for n in range(4)], None, torch.float32, in_rounds=in_rounds
+        parts, [Noted(n, order) for n in range(4)], None, None, in_rounds=in_rounds
     )
     for block in closed:
         accumulators.close(block, None, ends_leaf=True)

@@ -90,6 +90,14 @@ def test_nor_do_they_with_a_tied_embedding_and_other_parts(pool, alone, dp):
     assert_same(found, alone(dealt=dealt, **more))
 
 
+@pytest.mark.parametrize("dp", [2, 3])
+def test_nor_do_they_where_backward_writes_the_gradients_of_large_maps(pool, alone, dp):
+    large = {"model": replace(MODEL, num_layers=1, width=512, seq_len=8)}
+    dealt = (3, 2, 1)
+    variants = {name: STAGES[name] | large for name in ("zero0", "zero1", "zero3")}
+    assert_same(outcomes_of(pool, Layout(dp=dp), variants, dealt), alone(dealt=dealt, **large))
+
+
 def with_more(dp, more):
     """Each stage, and with four replicas hybrid sharding, with these settings on top."""
     return {

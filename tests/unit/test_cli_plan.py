@@ -64,7 +64,7 @@ def test_leaves_that_do_not_come_out_even_show_what_that_costs(capsys):
 
 
 def test_what_a_worker_sends_is_told_of_every_mesh(capsys):
-    """speed 4: the tree's nodes, where segments are uneven too; leaves where they are streamed."""
+    """The tree's nodes, where segments are uneven too; leaves where they are streamed."""
     sent = {}
     for name, keys in {
         "uneven": ("train.global_batch=26", "elastic.max_workers=4"),

@@ -76,7 +76,7 @@ def most_nodes(tree, dp):
 def test_a_rank_sends_what_an_all_reduce_does_at_the_largest_dp_and_its_halves(
     num_microbatches, max_dp, most
 ):
-    """speed 4: elsewhere up to twice as much; of many leaves too while few replicas are missing."""
+    """Elsewhere up to twice as much; of very many leaves while most replicas are there."""
     num_leaves = leaves.choose_num_leaves(num_microbatches, max_dp)
     tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
     for dp in range(1, max_dp + 1):
