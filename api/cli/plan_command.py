@@ -194,6 +194,7 @@ def _values(
             {
                 "workers": row.rung.workers,
                 "layout": str(row.rung.layout),
+                "bit_key": row.rung.bit_key,
                 "schedule": row.rung.schedule,
                 "layers": list(row.rung.cut.pipeline.sizes(job.model.num_layers)),
                 "shards": row.rung.shards,

@@ -181,6 +181,18 @@ def test_storage_that_took_nothing_is_not_asked_again_before_it_has_taken_someth
     assert (drive.state.phase, drive.state.current.saving) == ("draining", True)
 
 
+def test_what_only_a_node_that_leaves_holds_is_not_left_behind_for_another_ladder():
+    """Storage took nothing as the node was to leave, so it stays until it has taken something."""
+    drive = running(10, zero_stage=3)
+    drive.do(ev.NodeDraining(node="b", cause="it is wanted elsewhere"))
+    drive.park(11, drained=True, records=records(11, 11, 1.0))
+    drive.all(ev.SaveFailed, workers=["worker-0"], step=11, error="the disk is full")
+    drive.train(12)
+    assert (drive.state.phase, drive.state.current.layout) == ("running", Layout(dp=4))
+    assert of(cmd.Drain, drive.do(changed(ladder(max_dp=2, tp=2)))) == []
+    assert of(cmd.Drain, drive.do(changed(ladder(max_dp=2)))) == []
+
+
 def test_bits_that_change_with_the_ladder_are_announced_with_the_keys():
     drive = running(10)
     drive.do(changed(ladder(max_dp=2, tp=2)))

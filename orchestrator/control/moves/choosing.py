@@ -76,9 +76,11 @@ def takes_all_along(turn: Turn, ladder: Ladder) -> bool:
     idle, held = state.roster.in_state(WorkerState.IDLE), {}
     for member in life.members:
         worker = workers.get(member.worker)
-        if worker is not None and worker.state is WorkerState.MEMBER and not worker.leaving:
+        if worker is None or worker.state is not WorkerState.MEMBER:
+            continue
+        held[worker.name] = (state.step, life.rung.held_by(member.rank))
+        if not worker.leaving:
             idle.append(worker)
-            held[worker.name] = (state.step, life.rung.held_by(member.rank))
     held |= states_held(state, [worker for worker in idle if worker.name not in held])
     candidates = _Candidates(idle=idle, held=held, slots=())
     choice = _choice(_trying(turn, ladder), candidates)
