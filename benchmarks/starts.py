@@ -5,7 +5,8 @@ the other; counted are the seconds from the signal until the journal has the Wor
 replacement. Other runs on the same cluster show how long a start takes to the end of step 1, from
 the command, and from the first event of the journal, when the controller is there: the cluster is
 up, and nothing is warm. The peer of the first is what a process costs that is started by itself, as
-where none can be kept warm; that of the others is what the project promises.
+where none can be kept warm; that of the others is what the project promises. How long two local
+nodes take that nothing runs on is compared with a Ray that starts all of its parts.
 
     .venv/bin/python benchmarks/starts.py [--quick]
 """
@@ -31,6 +32,7 @@ from remesh.orchestrator.control.words.events import Event, StepsDone, WorkerRea
 
 ROOT = Path(__file__).parents[1]
 WORKERS = 4
+PROMISED_S = {2: 2.0, 4: 2.5}  # by number of workers, to the end of step 1
 LIMIT_S = 120.0
 STEPS = 10_000  # more than it comes to
 
@@ -42,30 +44,46 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 deaths and 1 start")
     quick = parser.parse_args().quick
     deaths, starts = (3, 1) if quick else (10, 5)
+    up_s = [(nodes_up_s(whole=False), nodes_up_s(whole=True)) for _ in range(starts)]
     cluster = LocalCluster.start(nodes=1, workers_per_node=WORKERS)
     try:
-        taken_s = [started(cluster) for _ in range(starts)]
+        taken_s = {n: [started(cluster, n) for _ in range(starts)] for n in PROMISED_S}
         replaced_s = replaced(cluster, deaths)
     finally:
         cluster.close()
-    report("starts", list(rows(replaced_s, taken_s)))
+    report("starts", [*rows(replaced_s, taken_s), nodes_row(up_s)])
 
 
-def rows(replaced_s: list[float], started_s: list[tuple[float, float]]) -> Iterator[Row]:
+def rows(replaced_s: list[float], started_s: dict[int, list[tuple[float, float]]]) -> Iterator[Row]:
     replacement = statistics.median(replaced_s)
-    command, begun = map(statistics.median, zip(*started_s, strict=True))
     alone = statistics.median(alone_s() for _ in range(3))
     yield cost("a death to its replacement ready", "promise", (replacement, 0.5), "s")
     yield cost("a death to its replacement ready", "a process by itself", (replacement, alone), "s")
-    after = f"to the end of step 1, {WORKERS} workers"
-    yield cost(f"the controller's begin {after}", "promise", (begun, 2.5), "s")
-    yield cost(f"the command {after}", "promise", (command, 2.5), "s")
+    for workers, taken_s in started_s.items():
+        command, begun = map(statistics.median, zip(*taken_s, strict=True))
+        after = f"to the end of step 1, {workers} workers"
+        yield cost(f"the controller's begin {after}", "promise", (begun, PROMISED_S[workers]), "s")
+        yield cost(f"the command {after}", "promise", (command, PROMISED_S[workers]), "s")
 
 
-def started(cluster: LocalCluster) -> tuple[float, float]:
+def nodes_row(up_s: list[tuple[float, float]]) -> Row:
+    own, whole = map(statistics.median, zip(*up_s, strict=True))
+    return cost("two local nodes up", "Ray with all of its parts", (own, whole), "s")
+
+
+def nodes_up_s(*, whole: bool) -> float:
+    """Seconds until two local nodes are there."""
+    began_s = time.monotonic()
+    cluster = LocalCluster.start(nodes=2, workers_per_node=2, job_server=whole)
+    took_s = time.monotonic() - began_s
+    cluster.close()
+    return took_s
+
+
+def started(cluster: LocalCluster, workers: int) -> tuple[float, float]:
     """Seconds to the end of a run's first step: from its command, and from its first event."""
     asked_s = time.time()
-    with running(cluster) as folder:
+    with running(cluster, f"elastic.max_workers={workers}") as folder:
         until(lambda: any(isinstance(event, StepsDone) for event, _ in events(folder)))
         told = events(folder)
     ended_s = next(e.records[0].ended_s for e, _ in told if isinstance(e, StepsDone))
@@ -108,13 +126,13 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(cluster: LocalCluster) -> Iterator[Path]:
+def running(cluster: LocalCluster, *settings: str) -> Iterator[Path]:
     """The folder of a run, which is stopped afterwards."""
     tiny, data = ROOT / "examples" / "tiny.toml", ROOT / "runs" / "data" / "python-stdlib-128"
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         wanted = [f"checkpoint.dir={folder}", f"data.dir={data}", f"train.steps={STEPS}"]
-        wanted += ["elastic.spares=0", "elastic.max_failures=1000"]
+        wanted += ["elastic.spares=0", "elastic.max_failures=1000", *settings]
         options = [word for text in wanted for word in ("--set", text)]
         command = [sys.executable, "-m", "remesh.cli", "run", str(tiny), *options]
         process = subprocess.Popen(
