@@ -14,6 +14,7 @@ from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.model.router import RouterRates
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
+from remesh.parallel.plan.schedules.catalogue import pipeline_of
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.step.engine import Engine
 
@@ -44,6 +45,7 @@ class Case:
     recompute: Recompute = field(default_factory=Recompute)
     sequence: bool = False
     schedule: str = "1f1b"
+    same_bits: bool = True
 
     @property
     def model(self):
@@ -61,6 +63,7 @@ class Case:
             zero=self.zero,
             recompute=self.recompute,
             sequence=self.sequence,
+            same_bits=self.same_bits,
         )
 
 
@@ -79,6 +82,26 @@ CASES = {
     "dp4 tp2 ep4": Case(layout=Layout(dp=4, tp=2, ep=4)),
     "pp2 dp4 ep2": Case(layout=Layout(pp=2, dp=4, ep=2)),
     "pp2 dp2 ep2 zb-h1": Case(layout=Layout(pp=2, dp=2, ep=2), schedule="zb-h1"),
+    "side by side": Case(
+        layout=Layout(pp=2, dp=2, ep=2), schedule="dualpipe-v", kind={"num_layers": 5}
+    ),
+    "side by side zero2 any bits": Case(
+        layout=Layout(pp=2, dp=2, ep=2),
+        schedule="dualpipe-v",
+        kind={"num_layers": 5},
+        zero=zero(2),
+        same_bits=False,
+    ),
+    "side by side cp2 ep2": Case(
+        layout=Layout(pp=2, cp=2, dp=2, ep=2), schedule="dualpipe-v", kind={"num_layers": 5}
+    ),
+    "side by side tp2 sp zero3": Case(
+        layout=Layout(pp=2, dp=2, tp=2, ep=2),
+        schedule="dualpipe-v",
+        kind={"num_layers": 5},
+        sequence=True,
+        zero=zero(3),
+    ),
     "cp2": Case(layout=Layout(cp=2)),
     "cp2 ep2": Case(layout=Layout(cp=2, ep=2)),
     "pp2 cp2 dp2 ep2": Case(layout=Layout(pp=2, cp=2, dp=2, ep=2)),
@@ -102,7 +125,8 @@ def train(seat, name):
     case = CASES[name]
     mesh = seat.mesh(case.layout, case.spec.zero.shard_size(case.layout.dp, case.layout.cp))
     engine = Engine(case.spec)
-    engine.form(mesh, schedule=case.schedule)
+    pipeline = pipeline_of(case.schedule, case.layout.pp) if case.layout.pp > 1 else None
+    engine.form(mesh, schedule=case.schedule, pipeline=pipeline)
     engine.reset()
     skew(engine)
     outcome = trained(engine)

@@ -103,3 +103,7 @@ def test_experts_on_other_ranks(strict_pool):
 
 def test_forwards_beside_backwards(strict_pool):
     test_overlap.test_pairs_have_the_bits_of_one_pass_after_the_other(strict_pool)
+    for name in ("side by side cp2 ep2", "side by side tp2 sp zero3"):
+        test_expert_parity.test_losses_gradients_norms_and_parameters_are_those_of_one_process(
+            strict_pool, name
+        )
