@@ -15,6 +15,7 @@ took one stage of a pipeline for all of it.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
+from functools import lru_cache
 from itertools import product
 
 from remesh.parallel.plan.errors import LayoutError
@@ -207,12 +208,26 @@ class Held:
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> "Held":
         """What `to_numbers` told."""
-        *ways, _ = (way.name for way in fields(Cut))
-        _, *places = (place.name for place in fields(Held))
-        told = dict(zip((*ways, *places), numbers, strict=False))
-        layers = tuple(number for number in numbers[len(told) :] if number)
-        cut = Cut(**{way: told.pop(way) for way in ways}, layers=layers)  # type: ignore[arg-type]
-        return Held(cut=replace(cut, folded=bool(cut.folded)), **told)
+        num_ways, num_places = len(fields(Cut)) - 1, len(fields(Held)) - 1
+        end = num_ways + num_places
+        layers = tuple(number for number in numbers[end:] if number)
+        stage, tensor, shard, expert, expert_shard = numbers[num_ways:end]
+        return Held(
+            cut=_cut_of(tuple(numbers[:num_ways]), layers),
+            stage=stage,
+            tensor=tensor,
+            shard=shard,
+            expert=expert,
+            expert_shard=expert_shard,
+        )
+
+
+@lru_cache(maxsize=16)
+def _cut_of(ways: tuple[int, ...], layers: tuple[int, ...]) -> Cut:
+    """One value for all ranks that are cut alike: thousands tell of theirs at once."""
+    names = (way.name for way in fields(Cut))
+    cut = Cut(**dict(zip(names, ways, strict=False)), layers=layers)  # type: ignore[arg-type]
+    return replace(cut, folded=bool(cut.folded))
 
 
 def held_by(layout: Layout, shards: int, rank: int) -> Held:
