@@ -14,6 +14,8 @@ from remesh.orchestrator.accounts.view import view_of
 STEPS, EVERY = 24, 8
 KILL = ("--kill", "worker@13")
 LENGTHS = (1, 2, 4, 3)  # of a pipeline, as the run is given more hosts and fewer
+# Fewer microbatches, since a group on two hosts has much to say for each of them.
+GROUPS = ("parallel.tp=2", "parallel.allow_cross_node_tp=true", "train.microbatch=2")
 LOOK_S = 0.2
 TRAINS_LIMIT_S = 60
 LAG = 3  # steps that the copies may lie behind on a busy machine
@@ -109,8 +111,7 @@ def replicated(runs):
 @pytest.fixture(scope="module")
 def tensor(runs):
     """The losses of two replicas, each a tp group."""
-    words = ("parallel.tp=2", "parallel.allow_cross_node_tp=true")
-    return runs.report("tensor", *words, kill=())["losses"]
+    return runs.report("tensor", *GROUPS, kill=())["losses"]
 
 
 def test_a_pipeline_is_cut_anew_in_a_live_run_and_no_step_is_lost(recut):
@@ -135,8 +136,8 @@ def test_a_killed_stage_comes_back_from_another_replica(runs, replicated):
 
 def test_a_killed_stage_of_tp_groups_comes_back_from_a_vault(runs, tensor):
     words = (
-        "parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=dualpipe-v", "parallel.tp=2",
-        "parallel.allow_cross_node_tp=true", "checkpoint.snapshot_every=1",
+        "parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=dualpipe-v", *GROUPS,
+        "checkpoint.snapshot_every=1",
     )  # fmt: skip
     killed = runs.report("groups", *words)
     assert lives(killed)[0] == ("dp=1 pp=2 tp=2", 0)
