@@ -1,11 +1,13 @@
-"""Milliseconds a step of one process: Remesh against a training loop that is written by hand.
+"""Milliseconds of a processor a step: Remesh in one process against a loop written by hand.
 
-The loop has fused products, plain autograd and torch's fused AdamW (peers/plain_loop.py). `fixed`
-is a model of one layer and 8 positions, of which next to nothing is computed: what is left is what
-each of them does anyway.
+Processor time, since one process waits for nobody, and others on the machine do not count. The loop
+has fused products, plain autograd and torch's fused AdamW (peers/plain_loop.py). `fixed` is a model
+of one layer and 8 positions, of which next to nothing is computed: what is left is what each of
+them does anyway.
 """
 
 import argparse
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -119,7 +121,8 @@ def measure_one(mesh: Mesh, setting: Setting, rounds: int) -> tuple[float, float
         lambda: loop.step([torch.from_numpy(rows.astype(np.int64)) for rows in tokens]),
     )
     turns = [repeated(step, setting.steps) for step in contestants]
-    ours, theirs = (ms / setting.steps for ms in in_turns(mesh.world, turns, rounds))
+    found = in_turns(mesh.world, turns, rounds, clock=time.process_time)
+    ours, theirs = (ms / setting.steps for ms in found)
     return ours, theirs
 
 

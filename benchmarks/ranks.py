@@ -87,15 +87,16 @@ def in_turns(
     contestants: Sequence[Callable[[], None]],
     rounds: int,
     prepare: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Median milliseconds of each, measured in turns after one round to warm up."""
+    """Median milliseconds of each by this clock, in turns after one round to warm up."""
     times: list[list[float]] = [[] for _ in contestants]
     for number in range(rounds + 1):
         for run, taken in zip(contestants, times, strict=True):
             prepare()
             all_reduce_(group, torch.ones(1))  # all ranks start together
-            start = time.perf_counter()
+            start = clock()
             run()
             if number > 0:
-                taken.append(1e3 * (time.perf_counter() - start))
+                taken.append(1e3 * (clock() - start))
     return [statistics.median(taken) for taken in times]
