@@ -129,6 +129,8 @@ class Passes:
             case KeepCompany(what=what, ends_leaf=ends_leaf):
                 parts = stage.company_parts(what, ends_leaf=ends_leaf)
                 return _Going(parts=parts, end=lambda: None)
+            case _:
+                assert_never(operation)
 
     def _input(self, operation: Forward) -> _Input:
         microbatch, stage = operation.microbatch, operation.stage

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from remesh.parallel.plan.dealing import deal_in_rounds
 from remesh.parallel.plan.errors import ScheduleError
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.schedules.catalogue import (
     PUBLISHED,
     most_in_flight,
@@ -96,7 +97,7 @@ def test_where_no_experts_are_shared_and_in_other_schedules_passes_follow_each_o
 
 def test_replicas_with_fewer_leaves_have_the_same_pairs_and_keep_company_in_both_halves():
     pipeline, lengths = pipeline_of("dualpipe-v", 2), (5, 2, 4)
-    dealing = deal_in_rounds(sum(lengths), len(lengths), lengths)
+    dealing = deal_in_rounds(LeafTree(num_leaves=sum(lengths)), len(lengths), lengths)
     replicas = []
     for member in range(len(lengths)):
         slots = slots_of(dealing, member, 1)
