@@ -148,7 +148,7 @@ def test_tp_microbatches_and_types_belong_to_the_bit_key(alone):
     """Should one of these ever change no bit, it could leave the key."""
     changes = {
         "microbatch": alone(dealt=(6, 2, 1)),
-        "leaves": alone(dealt=(2, 3, 2)),
+        "leaves": alone(dealt=(3, 2, 2)),
         "gradients": alone(precision=PRECISIONS["bf16 gradients"]),
         "compute": alone(precision=PRECISIONS["bf16"]),
         "tp": alone(tp=2),
