@@ -39,7 +39,6 @@ from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.vault.snapshot_pace import SHARE
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.slot_source import SlotSource
-from remesh.parallel.plan.cut import held_by
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.checkpoint import commit
@@ -186,7 +185,7 @@ class Case:
         return statistics.median(1e3 * timed(copy) for _ in range(7))
 
     def _restore(self, own: str, step: int) -> Row:
-        held = held_by(Layout(), 1, 0)
+        held = self._engine.shard_state.held
         slot = VaultSlot(vault="", held=held, generation=1, step=step)
         source = SlotSource(
             name="slot",
