@@ -109,7 +109,9 @@ class Case:
         times = self._in_turns(snapshots)
         copy_s, step_s = statistics.median(self._copies_s), times[1] / 1e3
         step, safe_s = self._until_safe(snapshots)
-        rows = [
+        snapshots.leave()
+        time.sleep(0.5)  # the vault tells of what nobody can write to any more
+        return [
             cost(f"{self._name}: step with a snapshot", "step without", times, "ms"),
             cost(f"{self._name}: copy", "copy by torch", (1e3 * copy_s, self._plain_ms()), "ms"),
             cost(
@@ -121,8 +123,6 @@ class Case:
             cost(f"{self._name}: from copy to buddy", "step", (1e3 * safe_s, 1e3 * step_s), "ms"),
             self._restore(own, step),
         ]
-        snapshots.leave()
-        return rows
 
     def _in_turns(self, snapshots: SnapshotTaker) -> tuple[float, float]:
         """Median milliseconds a step with snapshots and without."""
