@@ -6,7 +6,7 @@ not at once, since thousands of vaults that come up together are one change.
 """
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -48,6 +48,7 @@ from remesh.parallel.groups.store import StoreServer, room_bytes
 
 STORES_KEPT = 2  # members may still be at the one before
 MOVES_EVERY_S = 0.5
+VAULT_TRIES = 3
 
 NodeCommand = StartWorker | EndWorker | ReleaseNode | Form | Fence | AskVaults | Drain | SaveHeld
 
@@ -73,17 +74,13 @@ class CarryingOut:
         self._clock = clock
         self._stores: list[StoreServer] = []
         self._told: dict[str, VaultOrder | None] = {}
+        self._vault_deaths: Counter[str] = Counter()
         self._moved = False
         self._moved_s = 0.0
 
     @property
     def _timers(self) -> Timers:
         return self._machine.options.timers
-
-    def was_up(self, event: Event) -> bool:
-        """Whether the event tells of the end of a vault that the machine knows, before it hears."""
-        addresses = self._machine.state.vaults.addresses
-        return isinstance(event, VaultLost) and event.node in addresses
 
     def carry_out(self, command: NodeCommand) -> None:
         """It goes out with the end of the turn."""
@@ -106,12 +103,11 @@ class CarryingOut:
             case _:
                 assert_never(command)
 
-    def end_turn(self, event: Event, *, was_up: bool) -> None:
+    def end_turn(self, event: Event) -> None:
         """After all commands of an event: what follows from it for agents, then all goes out."""
         if isinstance(event, VaultUp | VaultLost | NodeLost):
             self._moved = True
-        if isinstance(event, VaultLost) and was_up:  # one that cannot start is left alone
-            self._start_vault(event.node)
+            self._replace_vault(event)
         if isinstance(event, NodeLost) and self._watch.never_came(event.node):
             self._links.kill(event.node)
         self._links.send()
@@ -135,6 +131,15 @@ class CarryingOut:
         self._links.start(node, room)
         self._start_vault(node)
         self._links.give(node, StartRank(worker=worker))
+
+    def _replace_vault(self, event: VaultUp | VaultLost | NodeLost) -> None:
+        """One that has died, a few times in a row: one that cannot start is left alone."""
+        if not isinstance(event, VaultLost):
+            self._vault_deaths.pop(event.node, None)
+            return
+        self._vault_deaths[event.node] += 1
+        if self._vault_deaths[event.node] <= VAULT_TRIES:
+            self._start_vault(event.node)
 
     def _start_vault(self, node: str) -> None:
         if self._wants_snapshots:

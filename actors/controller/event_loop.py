@@ -88,7 +88,6 @@ class EventLoop:
 
     def _handle(self, event: Event, now_s: float) -> None:
         parts = self._parts
-        was_up = parts.orders.was_up(event)
         with parts.view.lock:
             commands = parts.careful.handle(event, now_s, parts.inbox.place)
             if commands is None:
@@ -97,7 +96,7 @@ class EventLoop:
             self._losses.note(event)
         for command in commands:
             self._carry_out(command, now_s)
-        parts.orders.end_turn(event, was_up=was_up)
+        parts.orders.end_turn(event)
         parts.faults.heard(event)
 
     def _carry_out(self, command: Command, now_s: float) -> None:

@@ -192,6 +192,7 @@ def _torchs_linear(weight: nn.Parameter) -> nn.Linear:
     num_out, num_in = weight.shape
     linear = nn.Linear(num_in, num_out, bias=False, device="meta")
     linear.weight = weight
+    linear.joined = None
     return linear
 
 

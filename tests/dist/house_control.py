@@ -126,12 +126,11 @@ class HouseControl(House):
         with self._lock:
             for event in events:
                 self.ledger.note(event)
-                was_up = self._orders.was_up(event)
                 for command in self.machine.handle(event, time.monotonic()):
                     self.decided.append(command)
                     if not isinstance(command, cmd.Announce | cmd.Commit | cmd.End):
                         self._orders.carry_out(command)
-                self._orders.end_turn(event, was_up=was_up)
+                self._orders.end_turn(event)
 
     def close(self):
         self._closed.set()

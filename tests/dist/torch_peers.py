@@ -35,7 +35,7 @@ class OfTorchsModules(nn.Module):
         for name, module in list(self.named_modules()):
             if isinstance(module, Linear):
                 linear = nn.Linear(*reversed(module.weight.shape), bias=False, device="meta")
-                linear.weight = module.weight
+                linear.weight, linear.joined = module.weight, None
                 self.set_submodule(name, linear)
 
     def forward(self, tokens_BT):

@@ -16,7 +16,7 @@ from remesh.actors.agent.words import (
     StartRank,
     StartVault,
 )
-from remesh.actors.controller.carrying_out import CarryingOut
+from remesh.actors.controller.carrying_out import VAULT_TRIES, CarryingOut
 from remesh.actors.links.holders import LateStarts, holders_on, left_behind, said_of
 from remesh.actors.node.offers import Room
 from remesh.orchestrator.control.words import commands as cmd
@@ -88,11 +88,10 @@ class House:
     def tell(self, *events):
         """What each of these comes to, in a turn of its own."""
         for event in events:
-            was_up = self.orders.was_up(event)
             for command in self.drive.do(event):
                 if not isinstance(command, cmd.Announce | cmd.Commit | cmd.End):
                     self.orders.carry_out(command)
-            self.orders.end_turn(event, was_up=was_up)
+            self.orders.end_turn(event)
 
     def told(self, kind):
         """(node, order) of this kind, in the order of the turns."""
@@ -163,7 +162,7 @@ def test_each_command_about_members_is_an_order_of_its_node(house):
         cmd.AskVaults(generation=1, nodes=("head",)),
     ):
         house.orders.carry_out(command)
-    house.orders.end_turn(ev.Tick(), was_up=False)
+    house.orders.end_turn(ev.Tick())
     drain = {"generation": 1, "save": True, "heard_step": 9}
     assert house.post.sent == [
         {
@@ -205,11 +204,17 @@ def test_busy_or_not_the_vaults_of_a_node_are_told_within_half_a_second(house):
     assert len(house.told(MoveVaults)) == 2
 
 
-def test_a_vault_that_was_there_is_started_again_and_one_that_cannot_start_is_left_alone(house):
-    house.tell(ev.VaultUp(node="b", address="b:1"), ev.VaultLost(node="b"))
-    assert house.told(StartVault) == [("b", StartVault())]
+def test_a_vault_that_dies_is_started_again_before_it_was_there_too(house):
     house.tell(ev.VaultLost(node="b"))
-    assert len(house.told(StartVault)) == 1
+    assert house.told(StartVault) == [("b", StartVault())]
+
+
+def test_one_that_cannot_start_is_left_alone_after_some_tries(house):
+    for _ in range(2 * VAULT_TRIES):
+        house.tell(ev.VaultLost(node="b"))
+    assert len(house.told(StartVault)) == VAULT_TRIES
+    house.tell(ev.VaultUp(node="b", address="b:1"), ev.VaultLost(node="b"))
+    assert len(house.told(StartVault)) == VAULT_TRIES + 1
 
 
 def test_without_snapshots_there_are_no_vaults(job):

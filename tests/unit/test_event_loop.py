@@ -33,14 +33,11 @@ class Orders:
     done: list = field(default_factory=list)
     when_idle: list = field(default_factory=list)
 
-    def was_up(self, event):
-        return isinstance(event, ev.VaultLost)
-
     def carry_out(self, command):
         self.done.append(command)
 
-    def end_turn(self, event, *, was_up):
-        self.done.append((event, was_up))
+    def end_turn(self, event):
+        self.done.append(event)
 
     def settle(self, *, idle):
         if idle and self.when_idle:
@@ -161,17 +158,12 @@ class Life:
 
 def test_events_are_handled_in_their_order_and_commands_follow_each(tmp_path):
     life = Life(tmp_path)
-    lost = ev.VaultLost(node="head")
-    assert life.live(JOINED, ev.RunStarted(), lost) == [JOINED, ev.RunStarted(), lost, STOP]
+    told = [JOINED, ev.RunStarted(), ev.VaultLost(node="head"), STOP]
+    assert life.live(*told[:-1]) == told
     done = life.orders.done
-    assert [one for one in done if isinstance(one, tuple)] == [
-        (JOINED, False),
-        (ev.RunStarted(), False),
-        (lost, True),
-        (STOP, False),
-    ]
+    assert [one for one in done if one in told] == told
     start = next(one for one in done if isinstance(one, cmd.StartWorker))
-    assert done.index((JOINED, False)) < done.index(start) < done.index((ev.RunStarted(), False))
+    assert done.index(JOINED) < done.index(start) < done.index(ev.RunStarted())
     assert life.snapshots.num == len(life.metrics.noted)
 
 
