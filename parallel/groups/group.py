@@ -109,11 +109,10 @@ class Group:
         close_all((self,))
 
     def _let_go(self) -> Formed | None:
-        """What is left to drop."""
+        """What is left to drop of a group that has ended."""
         parts, self._parts = self._parts, None
         if parts is not None:
             self.fence.release(self._key)
-            self.end()
             self._end = None  # its address may be another group's from now on
             if parts.hang_up is not None:
                 parts.hang_up()
