@@ -99,3 +99,16 @@ def test_a_node_that_only_missed_its_beats_counts_from_the_last_step():
     last_s = drive.state.last.ended_s
     drive.do(ev.NodeLost(node="b", cause="silent", died_at_s=drive.now_s - 90.0), after_s=1.0)
     assert recovered(drive).died_at_s == pytest.approx(last_s)
+
+
+def test_one_that_freezes_after_it_has_parked_with_its_part_of_the_state_is_a_fault():
+    """Seed 3832: seven steps were lost that nobody else held, and nothing had failed."""
+    drive = running(10, max_dp=6)
+    drive.do(ev.NodeJoined(node="c", slots=2))
+    drive.ready()
+    assert drive.state.phase == "draining"
+    first = drive.members[0]
+    drive.all(ev.WorkerParked, workers=[first], at_step=11, drained=True, held_in=1)
+    drive.do(ev.WorkerFrozen(worker=first, silent_s=0.6))
+    assert drive.state.phase == "fencing"
+    assert "gave no sign of life" in drive.state.reason

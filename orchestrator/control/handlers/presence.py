@@ -5,6 +5,7 @@ from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
     give_up,
+    is_needed,
     lose_node,
     lose_worker,
 )
@@ -103,9 +104,9 @@ def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
     worker = state.roster.workers.get(event.worker)
     if worker is None or worker.state is WorkerState.ENDING:
         return
-    was_member = worker.state is WorkerState.MEMBER
+    was_needed = is_needed(turn, worker)
     why = f"gave no sign of life for {event.silent_s:.1f} s"
-    if give_up(turn, worker, why) and was_member:
+    if give_up(turn, worker, why) and was_needed:
         sign = f"{worker.name} on {worker.node} {why}"
         fence(turn, sign, began_s=still_since_s(turn, turn.now_s - event.silent_s))
     if state.phase not in ENDED:

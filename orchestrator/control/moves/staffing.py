@@ -195,7 +195,7 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     state = turn.state
     for worker in lost:
         state.deadlines.forget(worker.name)
-    needed = [worker for worker in lost if _is_needed(turn, worker)]
+    needed = [worker for worker in lost if is_needed(turn, worker)]
     if needed:
         _note_loss(turn, needed, text, died_at_s)
     elif any(worker.state is WorkerState.STARTING for worker in lost):
@@ -213,7 +213,7 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
         form_or_grow(turn)
 
 
-def _is_needed(turn: Turn, worker: Worker) -> bool:
+def is_needed(turn: Turn, worker: Worker) -> bool:
     """Whether it may still train, or has parked and not left its part of the last checkpoint.
 
     Or has parked before the others, with a part that the next mesh was to start from.
