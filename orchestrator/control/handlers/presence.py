@@ -5,7 +5,7 @@ from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
     give_up,
-    is_needed,
+    is_awaited,
     lose_node,
     lose_worker,
 )
@@ -104,7 +104,7 @@ def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
     worker = state.roster.workers.get(event.worker)
     if worker is None or worker.state is WorkerState.ENDING:
         return
-    was_needed = is_needed(turn, worker)
+    was_needed = worker.state is WorkerState.MEMBER or is_awaited(turn, worker)
     why = f"gave no sign of life for {event.silent_s:.1f} s"
     if give_up(turn, worker, why) and was_needed:
         sign = f"{worker.name} on {worker.node} {why}"

@@ -195,7 +195,7 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
     state = turn.state
     for worker in lost:
         state.deadlines.forget(worker.name)
-    needed = [worker for worker in lost if is_needed(turn, worker)]
+    needed = [worker for worker in lost if _is_needed(turn, worker)]
     if needed:
         _note_loss(turn, needed, text, died_at_s)
     elif any(worker.state is WorkerState.STARTING for worker in lost):
@@ -213,18 +213,21 @@ def _after_loss(turn: Turn, lost: list[Worker], text: str, died_at_s: float | No
         form_or_grow(turn)
 
 
-def is_needed(turn: Turn, worker: Worker) -> bool:
-    """Whether it may still train, or has parked and not left its part of the last checkpoint.
-
-    Or has parked before the others, with a part that the next mesh was to start from.
-    """
+def is_awaited(turn: Turn, worker: Worker) -> bool:
+    """Whether it has parked before the others, with a part that the next mesh is to start from."""
     state = turn.state
-    if not state.generations:
+    draining = state.phase is Phase.DRAINING and not state.current.saving
+    return draining and _holds(turn, worker)
+
+
+def _is_needed(turn: Turn, worker: Worker) -> bool:
+    """Whether it may still train, or has parked and not left its part of the last checkpoint, or
+    holds one for the next mesh.
+    """
+    if not turn.state.generations:
         return False
-    current = state.current
-    draining = state.phase is Phase.DRAINING and not current.saving
-    kept = draining and _holds(turn, worker)
-    return kept or worker.name in current.unparked or awaits_files(turn, worker.name)
+    trains = worker.name in turn.state.current.unparked
+    return trains or is_awaited(turn, worker) or awaits_files(turn, worker.name)
 
 
 def _holds(turn: Turn, worker: Worker) -> bool:
