@@ -194,8 +194,14 @@ class Simulation:
             steps=sum(one.controller.state.step for one in self.starts)
             + sum(life.lost_steps for life in lives),
             journal_bytes=sum(one.journal.num_bytes for one in self.starts),
-            recoveries_s=[life.recovery_s for life in lives if life.recovery_s is not None],
+            recoveries_s=[_to_first_step_s(life) for life in lives if life.recovery_s is not None],
         )
+
+
+def _to_first_step_s(life: GenerationReport) -> float:
+    """Of a recovery, without what is trained again: that takes as long as it has steps."""
+    retrain_s = life.recovery_parts.retrain if life.recovery_parts else 0.0
+    return (life.recovery_s or 0.0) - retrain_s
 
 
 def options_of(settings: Settings) -> Options:

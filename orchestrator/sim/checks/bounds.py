@@ -23,7 +23,9 @@ MESHES: Mapping[str, int] = {"partition": 20, "bad link": 130}  # more than 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Of all starts together. `steps` counts those that were trained again as well."""
+    """Of all starts together. `steps` counts those that were trained again as well, `recoveries_s`
+    end with the first step.
+    """
 
     meshes: int
     kills: int
