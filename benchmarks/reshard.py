@@ -86,7 +86,7 @@ def model_of(width: int, num_layers: int) -> ModelConfig:
 
 
 def rows_of(ranks: int, megabytes: float, times: Times) -> list[Row]:
-    where = f"{megabytes:.0f} MB, {ranks} rank{"s" * (ranks > 1)}"
+    where = f"{megabytes:.0f} MB, {ranks} {'rank' if ranks == 1 else 'ranks'}"
     return [
         cost(f"{case}, {where}", "one memcpy" if "memcpy" in case else PEER, pair, "ms")
         for case, pair in times.items()
