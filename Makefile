@@ -56,7 +56,7 @@ soak: $(STAMP) ## 50 runs through schedules of 4 faults (make test: 4 of 2), 200
 	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200
 	$(BIN)/python tests/sim/mutants.py
 	$(BIN)/pytest tests/cluster/test_schedules.py --schedules 50 --strikes 4 --timeout 600
-	$(BIN)/pytest tests/dist/test_rank_zombie.py --zombies 200 --timeout 1800
+	$(BIN)/pytest tests/dist/test_rank_zombie.py --zombies 200
 	$(BIN)/pytest tests/cluster/test_agents.py -k short --hungry-s 600 --timeout 1200
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results

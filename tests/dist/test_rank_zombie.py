@@ -14,6 +14,7 @@ import os
 import signal
 from random import Random
 
+import pytest
 from waiting import soon
 
 from remesh.orchestrator.control.words import events as ev
@@ -25,6 +26,7 @@ ROUNDS_FROM_VAULTS = 0.9  # of a first step there is no slot yet
 WITHIN_A_STEP = 60_000  # turns of an empty loop
 
 
+@pytest.mark.timeout(3000)  # each round has deadlines of its own
 def test_nothing_counts_of_a_rank_that_goes_on_after_its_eviction(make_control, request):
     chance = Random(1)
     house = make_control("hurt")
