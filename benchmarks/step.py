@@ -29,6 +29,7 @@ from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.work import Work
 
 Step = Callable[[], None]
+Fill = Callable[[int, np.ndarray], tuple[int, int, int]]
 SEQ_LEN = 128
 ADAMW = AdamW()
 LR, CLIP = 3e-4, 1.0
@@ -43,17 +44,19 @@ class Size:
     ffn_width: int
     microbatch: int
     steps: int
+    seq_len: int = SEQ_LEN
+    num_layers: int = 4
 
     @property
     def model(self) -> ModelConfig:
         return ModelConfig(
-            num_layers=4,
+            num_layers=self.num_layers,
             width=self.width,
             num_heads=self.num_heads,
             num_kv_heads=self.num_heads,
             ffn_width=self.ffn_width,
             vocab_size=256,
-            seq_len=SEQ_LEN,
+            seq_len=self.seq_len,
         )
 
 
@@ -152,7 +155,7 @@ def repeated(step: Step, times: int) -> Step:
     return turn
 
 
-def filling(seed: int) -> Callable[[int, np.ndarray], tuple[int, int, int]]:
+def filling(seed: int) -> Fill:
     """Puts the same random tokens into whatever is to be filled."""
     tokens = np.random.default_rng(seed).integers(0, 256, 1 << 16, np.uint16)
 
@@ -171,7 +174,7 @@ def form_mesh(rendezvous: Rendezvous, kind: str) -> Mesh:
 
 
 def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:
-    """One step of our engine after the other: as the peer, with a bucket a layer for ZeRO 3."""
+    """As the peer, with a bucket a layer for ZeRO 3."""
     zero = ZeroSpec(stage=3, bucket_bytes=1) if kind == "fsdp2" else ZeroSpec()
     spec = EngineSpec(
         model=size.model,
@@ -185,6 +188,11 @@ def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:
         zero=zero,
         same_bits=same_bits,
     )
+    return stepping(mesh, spec, filling(mesh.data.rank))
+
+
+def stepping(mesh: Mesh, spec: EngineSpec, fill: Fill) -> Step:
+    """One step of a new engine after the other."""
     engine = Engine(spec)
     engine.form(mesh)
     engine.reset()
@@ -192,7 +200,7 @@ def remesh_step(mesh: Mesh, kind: str, size: Size, *, same_bits: bool) -> Step:
         mesh=mesh,
         fence=mesh.world.fence,
         generation=mesh.world.generation,
-        fill=filling(mesh.data.rank),
+        fill=fill,
         write_digest=str,
         stamp=lambda *_: None,
     )
