@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from measuring.ranks import on_ranks
+from measuring.rows import Row, cost, report
 from peers.expert_loop import expert_loop
-from ranks import on_ranks
-from rows import Row, cost, report
 from torch import Tensor
 from torch.nn import functional
 

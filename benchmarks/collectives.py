@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from ranks import in_turns, on_ranks, share_store
-from rows import cost, report
+from measuring.ranks import in_turns, on_ranks, share_store
+from measuring.rows import cost, report
 from torch import distributed as dist
 
 from remesh.parallel.groups.collectives import all_reduce_

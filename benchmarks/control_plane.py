@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from random import Random
 from typing import Any
 
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # their problems
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 from torch.utils.data import DataLoader, Dataset
 
 from remesh.data.building.prepare import build

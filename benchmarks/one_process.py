@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from measuring.ranks import in_turns, on_ranks
+from measuring.rows import cost, report
 from peers.plain_loop import PlainLoop
-from ranks import in_turns, on_ranks
-from rows import cost, report
 from step import ADAMW, CLIP, LR, Fill, Size, Step, repeated, stepping
 
 from remesh.parallel.groups.fence import GenerationFence

@@ -18,9 +18,9 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+from measuring.ranks import in_turns, on_ranks, share_store
+from measuring.rows import Row, cost, report
 from peers.pipeline_peers import SCHEDULES, PipelinePart, TorchPipeline
-from ranks import in_turns, on_ranks, share_store
-from rows import Row, cost, report
 from step import ADAMW, CLIP, LR, Step, filling
 from torch import Tensor
 from torch import distributed as dist

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # their problems
 

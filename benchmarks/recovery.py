@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.control import journal

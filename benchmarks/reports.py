@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))  # their small run
 

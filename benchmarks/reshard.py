@@ -21,8 +21,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import torch
-from ranks import in_turns, on_ranks, share_store
-from rows import Row, cost, report
+from measuring.ranks import in_turns, on_ranks, share_store
+from measuring.rows import Row, cost, report
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed import checkpoint as dcp

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.history.journal_reading import read_history

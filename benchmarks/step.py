@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from measuring.ranks import in_turns, on_ranks, share_store
+from measuring.rows import Row, rate, report
 from peers.engine_peers import PEERS, Recipe, tuned
-from ranks import in_turns, on_ranks, share_store
-from rows import Row, rate, report
 from torch import distributed as dist
 
 from remesh.parallel.groups.fence import GenerationFence

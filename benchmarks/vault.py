@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rows import Row, cost, report
+from measuring.rows import Row, cost, report
 
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name
 from remesh.actors.orders import FormOrder, VaultOrder
