@@ -61,7 +61,7 @@ def job_file() -> str:
     lines = [
         "# The job file",
         "",
-        "Made from `orchestrator/job/tables.py` by `make docs`. TOML; any key can be set on the",
+        "Made from `orchestrator/job/tables` by `make docs`. TOML; any key can be set on the",
         "command line as well: `--set train.steps=200`. A key that shapes the curve makes",
         "another run, unless it may change on the way: then the new value holds from the next step",
         "on. One that shapes the bits leaves the mathematics and rounds in another order. One of",

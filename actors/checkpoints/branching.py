@@ -29,7 +29,7 @@ from remesh.orchestrator.job.amendments import (
 from remesh.orchestrator.job.curve import AMENDABLE, ORIGIN, Fingerprint, reason_of
 from remesh.orchestrator.job.job import Job, parse_job
 from remesh.orchestrator.job.overrides import put
-from remesh.orchestrator.job.tables import JobTable
+from remesh.orchestrator.job.tables.run_tables import JobTable
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url, masked
 from remesh.parallel.state.checkpoint import commit, file_path, read_manifest

@@ -11,7 +11,7 @@ from remesh.actors.checkpoints.looking import CheckpointTarget
 from remesh.actors.checkpoints.origin import kept_words
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.storage.watched_storage import WatchedStorage
-from remesh.orchestrator.job.tables import ModelTable
+from remesh.orchestrator.job.tables.model_table import ModelTable
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files import convert, convert_dcp
 from remesh.parallel.files.convert_config import CONTEXT, SPECIAL_TOKENS, config_of

@@ -21,7 +21,7 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.job.amendments import Amendments, flat
 from remesh.orchestrator.job.curve import Fingerprint
-from remesh.orchestrator.job.tables import CheckpointTable
+from remesh.orchestrator.job.tables.run_tables import CheckpointTable
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, go_back, prune
 from remesh.parallel.state.retention import Retention

@@ -27,7 +27,7 @@ from remesh.orchestrator.accounts.tally import Tally
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Amended, ControllerRestarted, RunStarted
 from remesh.orchestrator.control.words.options import Options
-from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.job.tables.run_tables import MetricsTable
 from remesh.orchestrator.user_errors import RemeshError, UserError
 
 

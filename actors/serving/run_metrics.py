@@ -18,7 +18,7 @@ from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.words.events import Event
 from remesh.orchestrator.control.words.phases import ENDED
-from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.job.tables.run_tables import MetricsTable
 from remesh.parallel.doors.addresses import joined
 
 Say = Callable[[str], None]

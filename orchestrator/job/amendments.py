@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from remesh.data.skips import Skips, parse_skips
 from remesh.orchestrator.job.curve import AMENDABLE, Fingerprint
-from remesh.orchestrator.job.tables import TrainTable
+from remesh.orchestrator.job.tables.train_tables import TrainTable
 from remesh.orchestrator.user_errors import UserError
 
 Setting = str | int | float

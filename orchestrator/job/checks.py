@@ -3,15 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from remesh.orchestrator.job.tables import (
-    MAX_DEGREE,
-    MAX_DIMENSION,
-    ElasticTable,
-    ModelTable,
-    ParallelTable,
-    TrainTable,
-    ZeroTable,
-)
+from remesh.orchestrator.job.tables.cut_tables import ParallelTable, ZeroTable
+from remesh.orchestrator.job.tables.kinds import MAX_DEGREE, MAX_DIMENSION
+from remesh.orchestrator.job.tables.model_table import ModelTable
+from remesh.orchestrator.job.tables.run_tables import ElasticTable
+from remesh.orchestrator.job.tables.train_tables import TrainTable
 from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.cures import Cure
 from remesh.parallel.plan.book.rules import RULES, WITHOUT_EFFECT, Rule

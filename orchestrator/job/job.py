@@ -30,18 +30,16 @@ from remesh.orchestrator.job.curve import (
 from remesh.orchestrator.job.foreign_words import other_format
 from remesh.orchestrator.job.overrides import put
 from remesh.orchestrator.job.problems import first_problem
-from remesh.orchestrator.job.tables import (
-    TABLE,
+from remesh.orchestrator.job.tables.cut_tables import ParallelTable, ZeroTable
+from remesh.orchestrator.job.tables.kinds import TABLE
+from remesh.orchestrator.job.tables.model_table import ModelTable
+from remesh.orchestrator.job.tables.run_tables import (
     CheckpointTable,
-    DataTable,
     ElasticTable,
     JobTable,
     MetricsTable,
-    ModelTable,
-    ParallelTable,
-    TrainTable,
-    ZeroTable,
 )
+from remesh.orchestrator.job.tables.train_tables import DataTable, TrainTable
 from remesh.orchestrator.job.timers import Timers
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count, given_path

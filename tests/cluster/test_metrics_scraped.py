@@ -19,7 +19,7 @@ from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.serving.run_metrics import RunMetrics
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.job.tables.run_tables import MetricsTable
 
 SEEN_S = 15
 MOMENT_S = 1.0  # in which a run that waits for nobody would be over

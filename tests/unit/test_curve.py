@@ -16,7 +16,7 @@ from remesh.orchestrator.job.curve import (
     difference,
 )
 from remesh.orchestrator.job.job import Job, load_job
-from remesh.orchestrator.job.tables import ModelTable
+from remesh.orchestrator.job.tables.model_table import ModelTable
 
 TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 FIELDS = {

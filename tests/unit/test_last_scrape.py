@@ -11,7 +11,7 @@ from waiting import PATIENCE_S
 from remesh.actors.serving.run_metrics import RunMetrics
 from remesh.actors.serving.scrapes import LATE, MOST_CLIENTS, MOST_S, Scrapes
 from remesh.orchestrator.control.words import events as ev
-from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.job.tables.run_tables import MetricsTable
 
 PROMETHEUS = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
 STOPPED = b'remesh_run_state{run="tiny",state="stopped"} 1.0'

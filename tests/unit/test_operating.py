@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from remesh.orchestrator.control.memory.quarantine import FORGIVEN_AFTER, cool_down_s
-from remesh.orchestrator.job.tables import ElasticTable
+from remesh.orchestrator.job.tables.run_tables import ElasticTable
 from remesh.orchestrator.job.timers import Timers
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ ALWAYS_MANY = {
     ("data/blocks.py", "tokens"),
     ("data/building/documents.py", "leaves"),  # a verb, as in the two below
     ("orchestrator/job/faults_on_order.py", "leaves"),
-    ("orchestrator/job/tables.py", "leaves"),
+    ("orchestrator/job/tables/train_tables.py", "leaves"),
     ("api/cli/screen/said.py", "tokens"),  # a rate
     ("orchestrator/plan/fitting.py", "processes"),  # 32 at least
     ("orchestrator/sim/checks/invariants.py", "nodes"),  # of a fault in a simulation

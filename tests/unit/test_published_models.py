@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from remesh.cli.main import main
-from remesh.orchestrator.job.tables import ModelTable
+from remesh.orchestrator.job.tables.model_table import ModelTable
 from remesh.parallel.files.convert_config import model_of
 from remesh.parallel.plan.errors import CheckpointError
 

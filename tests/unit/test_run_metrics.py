@@ -18,7 +18,7 @@ from remesh.actors.serving.picture import Picture
 from remesh.actors.serving.run_metrics import RunMetrics
 from remesh.actors.serving.status_server import StatusServer
 from remesh.orchestrator.accounts.view import view_of
-from remesh.orchestrator.job.tables import MetricsTable
+from remesh.orchestrator.job.tables.run_tables import MetricsTable
 
 NODE_IP = "127.0.0.2"
 
