@@ -20,7 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## Train the example on two local nodes; kill a worker at step 20, a node at step 40
 	$(BIN)/remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report runs/tiny/report.json
 
-test: check dist cluster ## All tests
+test: $(STAMP) ## All tests, those on real nodes beside the others
+	$(BIN)/python tests/support/lanes.py "$(MAKE) cluster" "$(MAKE) check dist"
 
 check: lint types layers ## The quick part: lint, types, layers, unit and 200 simulated seeds
 	$(BIN)/pytest tests/unit tests/sim

@@ -146,7 +146,7 @@ class SimStart:
         if doomed_for_s is not None:
             outages.begin(doomed_for_s)
         else:
-            self.cluster.move_vaults()
+            self.cluster.vaults.move()
 
     def _die_writing(self, event: Event, for_s: float) -> None:
         """It dies before the line is whole: the event was never handled, and is sent again."""

@@ -19,16 +19,11 @@ that parks a little late.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from remesh.orchestrator.vault import copies
 from remesh.orchestrator.vault import shelf_words as sw
+from remesh.orchestrator.vault.inquiry import Inquiry, rescued
 from remesh.orchestrator.vault.lease import NOWHERE, Lease, LeasedSlot
-from remesh.orchestrator.vault.vault_words import (
-    LeftAlone,
-    SlotSafe,
-    SlotSealed,
-    SlotSpoilt,
-    SlotState,
-    ToRank,
-)
+from remesh.orchestrator.vault.vault_words import SlotSealed, SlotSpoilt, SlotState
 from remesh.parallel.plan.cut import Held
 
 NUM_SLOTS = 3
@@ -39,10 +34,8 @@ class Shelf:
 
     def __init__(self) -> None:
         self.leases: dict[int, Lease] = {}
-        self.asked_in = -1
         self.anchor = -1
-        self._questions: list[int] = []
-        self._waited = False
+        self._inquiry = Inquiry()
         self._turned_away: set[tuple[int, Held]] = set()
         self._out: list[sw.ShelfDo] = []
 
@@ -50,9 +43,14 @@ class Shelf:
         """What is to be done now, in this order. A word about what is over changes nothing."""
         self._out = []
         self._heed(word)
-        if self._questions and not self._is_waiting():
-            self._tell()
+        if self._inquiry.questions and not self._is_waiting():
+            self._out += self._inquiry.answers(self.kept(self.asked_in))
         return self._out
+
+    @property
+    def asked_in(self) -> int:
+        """The newest generation that was asked for, -1 if none was."""
+        return self._inquiry.asked_in
 
     def kept(self, generation: int) -> tuple[sw.KeptSlot, ...]:
         """What is sealed of this generation and those before it, and cannot change any more."""
@@ -71,15 +69,11 @@ class Shelf:
 
     def is_over(self, generation: int) -> bool:
         """Whether slots of this generation must not change any more: they have been asked for."""
-        return generation <= self.asked_in
+        return self._inquiry.is_over(generation)
 
     def watched(self) -> list[int]:
         """The leases whose mappers may live although nobody counts on them."""
-        return [
-            number
-            for number, lease in self.leases.items()
-            if lease.mapped and (lease.hung_up or self.is_over(lease.generation))
-        ]
+        return self._inquiry.watched(self.leases)
 
     def _heed(self, word: sw.ShelfWord) -> None:
         if isinstance(word, sw.Claimed):
@@ -87,7 +81,7 @@ class Shelf:
         elif isinstance(word, sw.VaultAsked):
             self._ask(word.generation)
         elif isinstance(word, sw.WaitedEnough):
-            self._wait_no_more()
+            self._out += self._inquiry.wait_no_more(self.leases)
         elif word.lease in self.leases:
             _HEEDED[type(word)](self, self.leases[word.lease], word)
             self._tidy(word.lease)
@@ -204,14 +198,12 @@ class Shelf:
             over = "it is not needed any more" if late else ""
             self._out.append(sw.AnswerPut(lease=word.lease, error=word.error or over))
         elif word.error:
-            self._tell_rank(word.lease, SlotSpoilt(slot=word.number, error=word.error))
+            spoilt = SlotSpoilt(slot=word.number, error=word.error)
+            self._out += copies.to_rank(word.lease, lease, spoilt)
         elif not late:
-            self._tell_rank(word.lease, SlotSealed(slot=word.number, step=word.step))
-            self._send_on(word.lease, lease, (word.number, word.step))
-
-    def _tell_rank(self, number: int, word: ToRank) -> None:
-        if self.leases[number].is_open:
-            self._out.append(sw.TellRank(lease=number, word=word))
+            sealed = SlotSealed(slot=word.number, step=word.step)
+            self._out += copies.to_rank(word.lease, lease, sealed)
+            self._out += copies.sent_on(word.lease, lease, (word.number, word.step))
 
     def _stable(self, lease: Lease, word: sw.StableSaid) -> None:
         """Earlier generations are not needed any more.
@@ -261,37 +253,11 @@ class Shelf:
 
     # Copies that go to the buddy.
 
-    def _send_on(self, number: int, lease: Lease, snapshot: tuple[int, int]) -> None:
-        if lease.copied:
-            lease.queue.append(snapshot)
-            if len(lease.queue) == 1:
-                self._send_next(number, lease)
-
-    def _send_next(self, number: int, lease: Lease) -> None:
-        """One after the other, in the order in which they were sealed: what is safe has no gaps."""
-        while lease.queue:
-            index, step = lease.queue[0]
-            if lease.is_there(index, step):
-                slot = lease.places[index].slot
-                self._out.append(sw.SendCopy(lease=number, number=index, slot=slot, step=step))
-                return
-            lease.queue.pop(0)
-        if lease.hung_up:
-            self._out.append(sw.EndCopies(lease=number))
-
     def _copy_taken(self, lease: Lease, word: sw.CopyTaken) -> None:
-        if lease.queue:
-            index, step = lease.queue.pop(0)
-            self._tell_rank(word.lease, SlotSafe(slot=index, step=step))
-            self._send_next(word.lease, lease)
+        self._out += copies.taken(word.lease, lease)
 
     def _copies_refused(self, lease: Lease, word: sw.CopiesRefused) -> None:
-        if lease.copied:
-            lease.copied = False
-            lease.queue.clear()
-            if word.error:
-                self._tell_rank(word.lease, LeftAlone(error=word.error))
-            self._out.append(sw.EndCopies(lease=word.lease))
+        self._out += copies.refused(word.lease, lease, word.error)
 
     # Copies that come from the vault whose buddy this one is.
 
@@ -316,56 +282,16 @@ class Shelf:
     # What the controller asks.
 
     def _ask(self, generation: int) -> None:
-        self.asked_in = max(self.asked_in, generation)
-        self._questions.append(generation)
+        self._inquiry.ask(generation)
         for number in self.watched():
             if not self.leases[number].rescued:
                 self._out.append(sw.WatchMapper(lease=number))
 
-    def _wait_no_more(self) -> None:
-        """Copies take the place of what a mapper may still write to."""
-        if not self._questions:
-            return
-        self._waited = True
-        for number, lease in self.leases.items():
-            if lease.mapped and not lease.rescued and self.is_over(lease.generation):
-                self._rescue(number, lease)
-
-    def _rescue(self, number: int, lease: Lease) -> None:
-        lease.rescued = True
-        lease.haunted = {place.slot for place in lease.places}
-        lease.queue.clear()
-        for index, place in enumerate(lease.places):
-            if place.state is SlotState.SEALED:
-                lease.rescuing.add(index)
-                self._out.append(
-                    sw.RescueSlot(lease=number, number=index, slot=place.slot, step=place.step)
-                )
+    def _is_waiting(self) -> bool:
+        return self._inquiry.is_waiting(self.leases)
 
     def _rescued(self, lease: Lease, word: sw.Rescued) -> None:
-        place = lease.at(word.number)
-        if place is None or word.number not in lease.rescuing:
-            if word.slot is not None:
-                self._out.append(sw.FreeSlots(slots=(word.slot,)))
-            return
-        lease.rescuing.discard(word.number)
-        if word.slot is None:
-            place.drop()
-        else:
-            place.slot = word.slot
-
-    def _is_waiting(self) -> bool:
-        """Whether somebody has not let go yet, or a snapshot is being sealed, of what is asked."""
-        asked = [lease for lease in self.leases.values() if self.is_over(lease.generation)]
-        if self._waited:
-            return any(lease.rescuing for lease in asked)
-        held = any(lease.mapped and not lease.rescued for lease in asked)
-        return held or any(lease.is_at_work for lease in asked)
-
-    def _tell(self) -> None:
-        for generation in self._questions:
-            self._out.append(sw.TellSlots(generation=generation, slots=self.kept(self.asked_in)))
-        self._questions, self._waited = [], False
+        self._out += rescued(lease, word)
 
 
 _HEEDED: Mapping[type[Any], Callable[[Shelf, Lease, Any], None]] = {

@@ -13,10 +13,13 @@ from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
 
-def shared_memory():
-    """Semaphores are other people's: no process of a run has any."""
-    names = (path.name for path in Path("/dev/shm").iterdir())
-    return sorted(name for name in names if not name.startswith("sem."))
+def shared_memory(run_id):
+    """What the machine has of this run; others may be on it too."""
+    return sorted(path.name for path in Path("/dev/shm").glob(f"remesh-{run_id}-*"))
+
+
+def id_of(run_dir):
+    return RunFolder(run_dir).contact().run
 
 
 def everything_of(command):
@@ -55,16 +58,19 @@ def test_the_loss_falls(short_undisturbed, curve):
 
 @pytest.fixture(scope="module")
 def stopped(place):
-    """A run of its own cluster that was stopped by Ctrl-C: its folder and how the command ended."""
-    run_dir = place.root / "runs" / "short"  # which test_vault.py sets aside
-    before = shared_memory()
-    command = start_and_wait(place, run_dir, 20)
-    processes = everything_of(command)
+    """A run of its own cluster that was stopped by Ctrl-C: its folder and how the command ended.
+
+    With vaults, so that there is something to leave in shared memory.
+    """
+    run_dir = place.root / "runs" / "stopped"
+    command = start_and_wait(place, run_dir, 20, "--set", "checkpoint.snapshot_every=1")
+    processes, run_id = everything_of(command), id_of(run_dir)
     assert len(processes) > 10
+    assert shared_memory(run_id)
     command.send_signal(signal.SIGINT)
     outcome = place.finish(command, limit_s=60)
     _, alive = psutil.wait_procs(processes, timeout=30)
-    return run_dir, outcome, alive, [name for name in shared_memory() if name not in before]
+    return run_dir, outcome, alive, shared_memory(run_id)
 
 
 def test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing(stopped):
@@ -116,16 +122,15 @@ def test_kill_9_leaves_nothing_and_the_run_goes_on(
 ):
     """So does the one that was stopped before: three clusters, one curve."""
     run_dir, *_ = stopped
-    before = shared_memory()
     command = start_and_wait(place, run_dir, 45)
-    processes = everything_of(command)
+    processes, run_id = everything_of(command), id_of(run_dir)
     folder = Path(processes[1].cmdline()[-1])
     assert folder.name.startswith("remesh-")
     command.kill()
     command.wait()
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert alive == []
-    assert [name for name in shared_memory() if name not in before] == []
+    assert shared_memory(run_id) == []
     assert not folder.exists()
     status = cluster_place.remesh("status", run_dir, "--json")
     assert '"phase": "interrupted"' in status.out

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
 SHARED_MEMORY = Path("/dev/shm")
+RUN = "runs/vaults"
 SHARDED = (
     "--fresh",
+    "--set", f"checkpoint.dir={RUN}",
     "--set", "zero.stage=3",
     "--set", "elastic.max_workers=4",
     "--set", "checkpoint.every=1000",
@@ -24,25 +27,29 @@ LAG = 3  # steps that the copies may lie behind on a busy machine
 
 
 @pytest.fixture(scope="module")
-def struck(place):
+def struck(place, cluster_place, short_undisturbed):
     """The report and the id of a run that loses its vaults, then a worker, and later a node.
 
-    So each comes out of a vault that was started again, and each out of another one.
+    So each comes out of a vault that was started again, and each out of another one. Another run
+    was in its folder before.
     """
+    assert short_undisturbed
+    shutil.copytree(cluster_place.root / "runs" / "short", place.root / RUN)
     report = place.root / "report-vault.json"
     run = place.start(
         "run", SHORT, *SHARDED, "--nodes", 2, "--workers-per-node", 2, "--report", report,
         "--set", "train.steps=110", "--kill", "worker@60", "--kill", "node@90",
     )  # fmt: skip
     first = until(lambda: vaults_of(place), 100, "two vaults")
-    run_id = RunFolder(place.root / "runs" / "short").contact().run
+    assert list(place.root.glob(f"{RUN}/.old-*"))
+    run_id = RunFolder(place.root / RUN).contact().run
     for pid in pids_of_vaults(run_id):
         os.kill(pid, signal.SIGKILL)
     until(lambda: vaults_of(place).isdisjoint(first) and vaults_of(place), 30, "two others")
     outcome = place.finish(run, report)
     assert outcome.code == 0, outcome.err + outcome.out
     # user 1: the run that was there is kept until this one has finished, and no longer.
-    assert not list(place.root.glob("runs/short/.old-*"))
+    assert not list(place.root.glob(f"{RUN}/.old-*"))
     return outcome.report, run_id
 
 
@@ -53,7 +60,7 @@ def killed(struck):
 
 def vaults_of(place):
     """The addresses of both vaults of the run, none before the controller has heard of both."""
-    contact = RunFolder(place.root / "runs" / "short").contact()
+    contact = RunFolder(place.root / RUN).contact()
     status = contact and ask(contact, "/status")
     found = {node["vault"] for node in status["nodes"] if node["vault"]} if status else set()
     return found if len(found) == 2 else set()

@@ -111,19 +111,19 @@ def _bad_copies(cluster: Cluster) -> None:
 
 def _kill_vault(cluster: Cluster) -> None:
     hosts = [host for host in cluster.hosts.values() if host.is_heard]
-    cluster.kill_vault(cluster.world.chance.choice(hosts))
+    cluster.vaults.kill(cluster.world.chance.choice(hosts))
 
 
 def _freeze_vault(cluster: Cluster) -> None:
     chance = cluster.world.chance
     hosts = [host for host in cluster.hosts.values() if host.is_heard]
-    cluster.freeze_vault(chance.choice(hosts), chance.choice([0.2, 0.6, 5.0]))
+    cluster.vaults.freeze(chance.choice(hosts), chance.choice([0.2, 0.6, 5.0]))
 
 
 def _kill_with_vault(cluster: Cluster) -> None:
     for process in living(cluster)[:1]:
         cluster.kill(process)
-        cluster.kill_vault(cluster.hosts[process.node])
+        cluster.vaults.kill(cluster.hosts[process.node])
 
 
 def _rot(cluster: Cluster) -> None:

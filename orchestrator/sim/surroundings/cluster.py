@@ -10,27 +10,22 @@ from remesh.orchestrator.control.words.events import (
     Event,
     NodeDraining,
     NodeJoined,
-    VaultLost,
-    VaultTold,
-    VaultUp,
     WorkerLost,
     WorkerReady,
 )
-from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.process import SimProcess
 from remesh.orchestrator.sim.shells.sim_host import HEAD, Host
-from remesh.orchestrator.sim.shells.vault import SimVault
 from remesh.orchestrator.sim.shells.world import World
 from remesh.orchestrator.sim.surroundings.ailing import Ailing
 from remesh.orchestrator.sim.surroundings.committing import Committing
 from remesh.orchestrator.sim.surroundings.outages import Outages
+from remesh.orchestrator.sim.surroundings.vault_hosting import VaultHosting
 from remesh.orchestrator.sim.surroundings.watches import Watches
 
 START_FAILS = 0.03
 LAST_WORDS = 0.5
-VAULT_RETURNS = 0.7
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +50,12 @@ class Cluster:
     hosts: dict[str, Host] = field(default_factory=dict)
     processes: dict[str, SimProcess] = field(default_factory=dict)
     meshes: dict[int, SimMesh] = field(default_factory=dict)
-    num_vaults: int = 0
     ended: bool = False
     outages: Outages = field(init=False)
     watches: Watches = field(init=False)
     committing: Committing = field(init=False)
     ailing: Ailing = field(init=False)
+    vaults: VaultHosting = field(init=False)
 
     def __post_init__(self) -> None:
         self.world.joined = self._reachable
@@ -88,7 +83,13 @@ class Cluster:
             resume=self._resume,
             offer=self.offer,
         )
-
+        self.vaults = VaultHosting(
+            world=self.world,
+            processes=self.processes,
+            meshes=self.meshes,
+            post=self.post,
+            to_node=self._to_node,
+        )
         self.ailing = Ailing(
             world=self.world,
             hosts=self.hosts,
@@ -135,31 +136,13 @@ class Cluster:
                 self._to_workers(command)
             case cmd.AskVaults():
                 for node in command.nodes:
-                    self._to_node(node, partial(self._ask, node, command.generation))
+                    self._to_node(node, partial(self.vaults.ask, node, command.generation))
             case cmd.Commit():
                 self.committing.put(command)
             case cmd.Announce() | cmd.End():
                 pass
             case _:
                 assert_never(command)
-
-    def move_vaults(self) -> None:
-        """Tell the newest mesh if the controller counts on other vaults than it was told of."""
-        known = self.world.vaults_known()
-        for mesh in [*self.meshes.values()][-1:]:
-            if known != mesh.vaults:
-                mesh.move(known)
-                for member in mesh.form.members:
-                    self._move(self.processes[member.worker], mesh)
-
-    def _move(self, process: SimProcess, mesh: SimMesh) -> None:
-        ways = mesh.ways(process.node)
-
-        def move() -> None:
-            if process.snapshots is not None and process.generation == mesh.generation:
-                process.snapshots.move(ways)
-
-        self._to_node(process.node, lambda: process.act(move))
 
     def kill(self, process: SimProcess, cause: str = "killed by SIGKILL") -> None:
         """A process dies; its node tells, if it can."""
@@ -181,31 +164,6 @@ class Cluster:
         host.alive = False
         self.end_all(host)
         self.watches.watch(host)
-
-    def kill_vault(self, host: Host) -> None:
-        """A vault dies alone. Mostly its node has another one soon, an empty one."""
-        vault = self.world.vaults.get(host.name)
-        if vault is None or not vault.alive:
-            return
-        vault.die()
-        between, after = self.world.between, self.world.agenda.after
-        after(between(0.01, 0.06), lambda: self.post(host.name, VaultLost(node=host.name)))
-        if self.world.chance.random() < VAULT_RETURNS:
-            after(between(0.2, 3.0), lambda: self._start_vault(host))
-
-    def freeze_vault(self, host: Host, for_s: float) -> None:
-        """A vault stands still. The agent of its node kills one that does so for long."""
-        vault = self.world.vaults.get(host.name)
-        if vault is None or not vault.alive:
-            return
-        vault.freeze()
-
-        def look() -> None:
-            if vault.alive and vault.frozen:
-                self.kill_vault(host)
-
-        self.world.agenda.after(for_s, vault.thaw)
-        self.world.agenda.after(self.world.timers.silent_s * self.world.between(1.0, 1.5), look)
 
     def drain(self, host: Host, for_s: float) -> None:
         """A node is to leave, and is gone by then whatever still runs there."""
@@ -229,28 +187,7 @@ class Cluster:
             domain=host.domain,
         )
         self.post(host.name, event)
-        self._start_vault(host)
-
-    def _start_vault(self, host: Host) -> None:
-        """Unless there is one."""
-        before = self.world.vaults.get(host.name)
-        if not self.world.settings.snapshot_every or not host.alive or (before and before.alive):
-            return
-        self.num_vaults += 1
-        address = f"{host.name}:{self.num_vaults}"
-        self.world.vaults[host.name] = SimVault(self.world, host.name, address)
-        event = VaultUp(node=host.name, address=address)
-        self.world.agenda.after(self.world.between(0.1, 0.6), lambda: self.post(host.name, event))
-
-    def _ask(self, node: str, generation: int) -> None:
-        vault = self.world.vaults.get(node)
-        if vault is not None and vault.alive:
-            vault.ask(generation, partial(self._answer, node, generation))
-
-    def _answer(self, node: str, generation: int, slots: tuple[VaultSlot, ...]) -> None:
-        event = VaultTold(node=node, generation=generation, slots=slots)
-        delay_s = self.world.between(0.001, 0.03)
-        self.world.agenda.after(delay_s, lambda: self.post(node, event))
+        self.vaults.start(host)
 
     def end_all(self, host: Host) -> None:
         """Every process there dies, and the vault."""
@@ -324,7 +261,7 @@ class Cluster:
     def _start(self, command: cmd.StartWorker) -> None:
         if command.worker in self.processes:
             return
-        self._start_vault(self.hosts[command.node])
+        self.vaults.start(self.hosts[command.node])
         process = SimProcess(world=self.world, name=command.worker, node=command.node)
         self.processes[process.name] = process
         host = self.hosts[process.node]
