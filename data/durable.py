@@ -3,6 +3,7 @@
 All that changes a disk goes through `Disk`, so that a test can stop at each of these calls.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,18 @@ class Disk:
     def append(self, file: BinaryIO, data: bytes | bytearray) -> int:
         """How many of these bytes a file without a buffer of its own has taken."""
         return file.write(data)
+
+    def place(self, file: BinaryIO, data: memoryview, at: int) -> int:
+        """How many of these bytes the file has taken, from `at` on."""
+        return os.pwrite(file.fileno(), data, at)
+
+    def pass_by_cache(self, file: BinaryIO, *, passing: bool) -> None:
+        """What is placed from now on goes to the disk, in whole blocks, or to the page cache.
+
+        Raises: OSError with EINVAL, here or later, where the file system has no such way.
+        """
+        flags = fcntl.fcntl(file, fcntl.F_GETFL) & ~os.O_DIRECT
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT if passing else flags)
 
     def sync(self, file: BinaryIO) -> None:
         file.flush()

@@ -9,10 +9,12 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
+from remesh.actors.storage.headed_file import CACHED_BYTES, HeadedFile
 from remesh.data.durable import DISK, Disk, appearing
 from remesh.data.regular_file import fill_from, open_descriptor, open_regular, read_bounded
-from remesh.parallel.state.storage import Blob
+from remesh.parallel.state.storage import Blob, Head
 
 TEMPORARY = ".tmp-"
 ABANDONED_S = 60.0
@@ -21,9 +23,6 @@ OWNER_ONLY = 0o600
 
 _MAX_GET_BYTES = 1 << 28  # of a file that is read whole: what is larger is read by ranges
 _TEMPORARY_NAME = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}", re.ASCII)
-
-# At once: with more, ext4 looks for large pages, which takes several times as long as writing.
-_WRITE_BYTES = 2**20
 
 
 class LocalStorage:
@@ -53,13 +52,18 @@ class LocalStorage:
 
     def put(self, path: str, data: Blob, *, mode: int = ALL_MAY_READ) -> None:
         """Write under a temporary name, then rename: readers see the old bytes or the new."""
-        self._write(path, data, replaces=True, mode=mode)
+        with self._appearing(path, replaces=True, mode=mode) as file:
+            _write(file, data)
         self._sync_folders(path)
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
         """Whether this call created the file: of all callers on all hosts exactly one does."""
         try:
-            self._write(path, data, replaces=False, mode=ALL_MAY_READ)
+            with self._appearing(path, replaces=False, mode=ALL_MAY_READ) as file:
+                if head:
+                    HeadedFile(self._disk, file, memoryview(data)).write(head)
+                else:
+                    _write(file, data)
         except FileExistsError:
             created = False
         else:
@@ -129,13 +133,13 @@ class LocalStorage:
             return False
         return True
 
-    def _write(self, path: str, data: Blob, *, replaces: bool, mode: int) -> None:
+    def _appearing(
+        self, path: str, *, replaces: bool, mode: int
+    ) -> contextlib.AbstractContextManager[BinaryIO]:
         target = self.root / path
         self._make_folder(target.parent)
         temporary = target.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
-        with appearing(target, temporary, replaces=replaces, mode=mode, disk=self._disk) as file:
-            for start in range(0, len(data), _WRITE_BYTES):
-                file.write(memoryview(data)[start : start + _WRITE_BYTES])
+        return appearing(target, temporary, replaces=replaces, mode=mode, disk=self._disk)
 
     def _make_folder(self, folder: Path) -> None:
         """Durable where it lies above the root; `_sync_folders` cares for those below."""
@@ -162,6 +166,11 @@ class LocalStorage:
             here = Path(folder).relative_to(self.root)
             folders[:] = [name for name in folders if str(here / name).startswith(prefix)]
             yield from (path for name in files if (path := str(here / name)).startswith(prefix))
+
+
+def _write(file: BinaryIO, data: Blob) -> None:
+    view, starts = memoryview(data), range(0, len(data), CACHED_BYTES)
+    file.writelines(view[start : start + CACHED_BYTES] for start in starts)
 
 
 def _is_temporary(path: str) -> bool:

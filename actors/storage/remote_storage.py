@@ -14,6 +14,7 @@ import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from mmap import mmap
 from secrets import token_hex
 from typing import Any
 
@@ -21,9 +22,13 @@ from fsspec import AbstractFileSystem
 
 from remesh.actors.storage.file_storage import TEMPORARY
 from remesh.actors.storage.patience import Patience, within
-from remesh.parallel.state.storage import Blob
+from remesh.parallel.state.storage import Blob, Head
 
 _COMPARED_BYTES = 1 << 25
+
+# Whose drivers cut what is larger than this, so that no copy of all of it is made.
+_CUTTING = {"s3", "s3a", "gs", "gcs"}
+_CUT_BYTES = 1 << 27
 
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 
@@ -86,14 +91,16 @@ class RemoteStorage:
         self._put(path, temporary, data)
         self._ask("put", path, self._call("mv", temporary, self._full(path)))
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
         """Whether the bytes there are this call's: callers who race have to put different ones."""
+        if head:
+            head.fill()
         if not _is_object_store(self._files):
             if self._ask("get", path, self._call("exists", self._full(path))):
                 return False
             self.put(path, data)
             return True
-        call = self._call("pipe_file", self._full(path), _plain(data), mode="create")
+        call = self._call("pipe_file", self._full(path), self._plain(data), mode="create")
 
         def create(limit_s: float) -> None:
             try:
@@ -153,11 +160,17 @@ class RemoteStorage:
         return f"{self._root}/{path}".rstrip("/")
 
     def _put(self, path: str, full: str, data: Blob) -> None:
-        call = self._call("pipe_file", full, _plain(data))
+        call = self._call("pipe_file", full, self._plain(data))
         try:
             self._ask("put", path, call, num_bytes=len(data))
         except FileNotFoundError:
             raise OSError(errno.EIO, f"{self._url} is not there; create it first") from None
+
+    def _plain(self, data: Blob) -> bytes | bytearray | mmap:
+        """As the drivers take it."""
+        if isinstance(data, mmap) and len(data) >= _CUT_BYTES:
+            return bytes(data) if _CUTTING.isdisjoint(_names(self._files)) else data
+        return bytes(data) if isinstance(data, (memoryview, mmap)) else data
 
     def _call(self, method: str, *args: Any, **options: Any) -> Callable[[float], Any]:
         """The call of the library, still to be told how long it may take."""
@@ -174,12 +187,11 @@ class RemoteStorage:
 
 
 def _is_object_store(files: AbstractFileSystem) -> bool:
-    names = (files.protocol,) if isinstance(files.protocol, str) else files.protocol
-    return not OBJECT_STORES.isdisjoint(names)
+    return not OBJECT_STORES.isdisjoint(_names(files))
 
 
-def _plain(data: Blob) -> bytes | bytearray:
-    return bytes(data) if isinstance(data, memoryview) else data
+def _names(files: AbstractFileSystem) -> tuple[str, ...]:
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
 
 
 def _code(error: OSError) -> str:

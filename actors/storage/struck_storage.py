@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from remesh.parallel.state.storage import Blob, Storage
+from remesh.parallel.state.storage import Blob, Head, Storage
 
 
 class StruckStorage:
@@ -38,9 +38,9 @@ class StruckStorage:
         self._check(path)
         self._storage.put(path, data)
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
         self._check(path)
-        return self._storage.put_if_absent(path, data)
+        return self._storage.put_if_absent(path, data, head)
 
     def list(self, prefix: str) -> list[str]:
         return self._storage.list(prefix)

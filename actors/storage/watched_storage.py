@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from remesh.parallel.state.storage import Blob, Storage
+from remesh.parallel.state.storage import Blob, Head, Storage
 
 Tell = Callable[[int], None]
 
@@ -30,8 +30,8 @@ class WatchedStorage:
     def put(self, path: str, data: Blob) -> None:
         self._storage.put(path, data)
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
-        return self._storage.put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
+        return self._storage.put_if_absent(path, data, head)
 
     def list(self, prefix: str) -> list[str]:
         return self._storage.list(prefix)

@@ -13,7 +13,7 @@ from remesh.actors.orders import SlotOrder
 from remesh.actors.vault.slot_reader import VaultReader, reading
 from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.state.storage import Blob, Storage
+from remesh.parallel.state.storage import Blob, Head, Storage
 
 T = TypeVar("T")
 
@@ -73,8 +73,8 @@ class FencedStorage:
     def put(self, path: str, data: Blob) -> None:
         self._storage.put(path, data)
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
-        return self._storage.put_if_absent(path, data)
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
+        return self._storage.put_if_absent(path, data, head)
 
     def list(self, prefix: str) -> list[str]:
         return self._storage.list(prefix)

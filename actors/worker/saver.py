@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from mmap import mmap
 
 from torch import Tensor
 
@@ -48,7 +49,7 @@ class Saver:
         self._writing: Future[None] | None = None
         self._held: _HeldSave | None = None
         self._buffer: Future[ShardBuffer] | None = None
-        self._memory = bytearray()
+        self._memory: mmap | None = None
         self._file_name = ""
 
     @property
@@ -66,7 +67,7 @@ class Saver:
         What that is, where it will lie and the memory for it are found beside what is computed and
         written: the first save waits for that if it comes at once, and else for nothing.
         """
-        memory, self._memory = self._memory, bytearray()
+        memory, self._memory = self._memory, None
         self._buffer = self._preparing.submit(_prepared, part, memory)
         self._file_name = shard_file_name(rank, num_writers)
 
@@ -161,7 +162,7 @@ class Saver:
         )
 
 
-def _prepared(part: Callable[[], SavedPart], memory: bytearray) -> ShardBuffer:
+def _prepared(part: Callable[[], SavedPart], memory: mmap | None) -> ShardBuffer:
     buffer = ShardBuffer(part(), memory)
     buffer.prepare()
     return buffer

@@ -76,6 +76,11 @@ class ShardPart:
         digests, chunk, left = [], xxhash.xxh3_64(), self.chunk_bytes
         for piece in pieces:
             at = 0
+            if left == self.chunk_bytes:
+                # All at once is several times as fast where chunks are small.
+                at = len(piece) // left * left
+                starts = range(0, at, left)
+                digests += [xxhash.xxh3_64_digest(piece[one : one + left]) for one in starts]
             while at < len(piece):
                 taken = piece[at : at + left]
                 chunk.update(taken)
@@ -95,6 +100,11 @@ class ShardHeader:
     ref: CheckpointRef
     parts: tuple[ShardPart, ...]
     size_bytes: int
+
+    @property
+    def start_bytes(self) -> int:
+        """What stands in front of the tensors."""
+        return self.size_bytes - sum(part.size_bytes for part in self.parts)
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -142,13 +152,12 @@ def sealed(header: ShardHeader, file: memoryview) -> bytes:
 
     Its `ref` may be another than it was laid out for, if that was no shorter.
     """
-    data_start = header.size_bytes - sum(part.size_bytes for part in header.parts)
     parts = [
         replace(part, digests=part.chunk_digests(file[part.start : part.end]))
         for part in header.parts
     ]
-    encoded = _encode(header.ref, parts, data_start)
-    assert len(encoded) == data_start, "the hashes have another length than their place"
+    encoded = _encode(header.ref, parts, header.start_bytes)
+    assert len(encoded) == header.start_bytes, "the hashes have another length than their place"
     return encoded
 
 

@@ -5,7 +5,9 @@ places of the tensors) is worked out once, and every page of the memory is there
 it: pages that the kernel still has to find cost several times as much as the copy.
 """
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -32,25 +34,30 @@ class ShardBuffer:
     """
 
     def __init__(
-        self, part: Sequence[tuple[Fragment, Tensor]], memory: bytearray | None = None
+        self, part: Sequence[tuple[Fragment, Tensor]], memory: mmap.mmap | None = None
     ) -> None:
         tensors = {fragment: tensor.detach() for fragment, tensor in part}
         self._fragments = in_file_order(tensors)
         self._tensors = [tensors[fragment] for fragment in self._fragments]
         self._copies: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
         self._strided: list[tuple[Tensor, Tensor]] = []
-        self.memory = bytearray() if memory is None else memory
+        self._memory = memory
         self._header: ShardHeader | None = None
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """For the next buffer, once nobody needs this one any more."""
+        assert self._memory, "prepare comes first"
+        return self._memory
 
     def prepare(self) -> None:
         """Lays all out, without a look at values: also while the tensors change. Repeatable."""
         if self._header:
             return
         _, header = lay_out(_LONGEST, self._fragments)
-        if len(self.memory) != header.size_bytes:
-            self.memory = bytearray(header.size_bytes)
-            np.frombuffer(self.memory, np.uint8)[::_PAGE_BYTES] = 0
-        file_B = torch.frombuffer(self.memory, dtype=torch.uint8)
+        if self._memory is None or len(self._memory) != header.size_bytes:
+            self._memory = _touched(header.size_bytes)
+        file_B = torch.frombuffer(self._memory, dtype=torch.uint8)
         for part, tensor in zip(header.parts, self._tensors, strict=True):
             place = file_B[part.start : part.end].view(tensor.dtype).view(tensor.shape)
             if tensor.device.type == "cpu" and tensor.is_contiguous():
@@ -74,3 +81,12 @@ class ShardBuffer:
         """Puts what was copied. Raises as `write_shard`."""
         assert self._header, "copy comes first"
         return put_shard(storage, path, self.memory, self._header)
+
+
+def _touched(size_bytes: int) -> mmap.mmap:
+    """Memory that begins with a page, as a disk takes it from there; in large pages if it can."""
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    np.frombuffer(memory, np.uint8)[::_PAGE_BYTES] = 0
+    return memory

@@ -7,6 +7,7 @@ the file, while training goes on.
 
 import errno
 from collections.abc import Iterable
+from mmap import mmap
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from remesh.parallel.state.headers import (
     shard_digest,
 )
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
-from remesh.parallel.state.storage import Storage
+from remesh.parallel.state.storage import Head, Storage
 
 
 def encode_fragments(
@@ -60,14 +61,24 @@ def write_shard(storage: Storage, path: str, encoded: bytearray) -> ShardFile:
     return put_shard(storage, path, encoded, header_of(encoded, size_bytes=len(encoded)))
 
 
-def put_shard(storage: Storage, path: str, encoded: bytearray, header: ShardHeader) -> ShardFile:
-    """As `write_shard`, for tensors that lie as `header` says in a file without its first bytes."""
+def put_shard(
+    storage: Storage, path: str, encoded: bytearray | mmap, header: ShardHeader
+) -> ShardFile:
+    """As `write_shard`, for tensors that lie as `header` says in a file without its first bytes.
+
+    The hashes that stand there are taken while the storage writes the tensors.
+    """
     view = memoryview(encoded)
-    start = sealed(header, view)
-    view[: len(start)] = start
+    start_bytes = header.start_bytes
+
+    def seal() -> None:
+        view[:start_bytes] = sealed(header, view)
+
+    is_new = storage.put_if_absent(path, encoded, Head(num_bytes=start_bytes, fill=seal))
+    start = bytes(view[:start_bytes])
     name = path.rsplit("/", 1)[-1]
     file = ShardFile(name=name, size_bytes=len(encoded), digest=shard_digest(start))
-    if not storage.put_if_absent(path, encoded) and not _is_same(storage, path, file, start):
+    if not is_new and not _is_same(storage, path, file, start):
         raise FileExistsError(errno.EEXIST, f"{path} is there already, and is another file")
     return file
 

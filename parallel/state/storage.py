@@ -1,9 +1,19 @@
 """What a checkpoint needs of the place that keeps it; the layers above bring disks and buckets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from mmap import mmap
 from typing import Protocol
 
-Blob = bytes | bytearray | memoryview
+Blob = bytes | bytearray | memoryview | mmap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first bytes of a blob, not known before `fill` has put them there: a hash of the rest."""
+
+    num_bytes: int
+    fill: Callable[[], None]
 
 
 class Storage(Protocol):
@@ -30,8 +40,12 @@ class Storage(Protocol):
         """Replaces what was there."""
         ...
 
-    def put_if_absent(self, path: str, data: Blob) -> bool:
-        """False, with nothing written, if the path exists. One of two concurrent callers wins."""
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
+        """False, with nothing written, if the path exists. One of two concurrent callers wins.
+
+        The head is filled once in any case, on a thread of its own where the rest can be written
+        meanwhile.
+        """
         ...
 
     def list(self, prefix: str) -> list[str]:

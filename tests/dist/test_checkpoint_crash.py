@@ -46,7 +46,9 @@ class MemoryStorage(ByRanges):
     def put(self, path, data):
         self._operate(lambda: self.blobs.__setitem__(path, data))
 
-    def put_if_absent(self, path, data):
+    def put_if_absent(self, path, data, head=None):
+        if head:
+            head.fill()
         return self._operate(
             lambda: path not in self.blobs and not self.blobs.__setitem__(path, data)
         )

@@ -5,12 +5,16 @@ removed. What a power cut leaves is worked out from what has been synced by then
 """
 
 import pytest
+import torch
 from recorded_disk import Crash, HastyDisk, RecordedDisk, cuts
 from small_checkpoint import manifest_of, newest_state, save, write
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.state.checkpoint import commit, committed, prune
-from remesh.parallel.state.root_manifest import CheckpointRef
+from remesh.parallel.state.fragments import whole
+from remesh.parallel.state.reading import read
+from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
+from remesh.parallel.state.shard_buffer import ShardBuffer
 
 OLD, NEW = (CheckpointRef(step=step, generation=1) for step in (10, 20))
 NUM_WRITERS = 2
@@ -114,3 +118,36 @@ def test_a_power_cut_in_a_deletion_leaves_no_checkpoint_without_some_of_its_file
         for ref in committed(storage):
             prefix = f"{ref.name}/"
             assert len(storage.list(prefix)) == NUM_WRITERS + 1
+
+
+def save_large(storage, ref):
+    """As a worker does it: blocks first, the hashes of them last."""
+    tensor = torch.full((5000,), float(ref.step))
+    buffer = ShardBuffer([(whole("w", (5000,), "float32"), tensor)])
+    buffer.copy(ref)
+    file = buffer.write(storage, f"{ref.name}/{shard_file_name(0, 1)}")
+    commit(storage, manifest_of(ref, [file]))
+
+
+@pytest.mark.parametrize("way", ["gone", "there", "by lot"])
+def test_a_large_shard_is_whole_or_not_there_whenever_the_power_fails(tmp_path, way):
+    found, call, dies = [], 0, True
+    while dies:
+        disk = RecordedDisk(tmp_path / f"run-{call}")
+        disk.root.mkdir()
+        storage = LocalStorage(disk.root, disk)
+        save_large(storage, OLD)
+        disk.crash_at = disk.num_calls + 1 + call
+        try:
+            save_large(storage, NEW)
+            dies = False
+        except Crash:
+            pass
+        assert disk.calls.count("write") >= 4
+        root = tmp_path / f"after-{call}"
+        disk.after_a_power_cut(root, cuts(seed=call)[way])
+        left = LocalStorage(root, HastyDisk())
+        found.append(committed(left)[0].step)
+        assert read(left, committed(left)[0])["w"].eq(found[-1]).all()
+        call += 1
+    assert set(found) == {10, 20}

@@ -36,6 +36,10 @@ class FailingDisk(HastyDisk):
         self._step()
         return super().create(path, mode)
 
+    def place(self, file, data, at):
+        self._step()
+        return super().place(file, data, at)
+
     def sync(self, file):
         self._step()
         super().sync(file)

@@ -154,7 +154,9 @@ class Storage(ByRanges):
         self.writes.passed()
         self.files[path] = bytes(data)
 
-    def put_if_absent(self, path, data):
+    def put_if_absent(self, path, data, head=None):
+        if head:
+            head.fill()
         self.writes.passed()
         return self.files.setdefault(path, bytes(data)) == bytes(data)
 

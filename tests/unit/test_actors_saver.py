@@ -7,7 +7,9 @@ from counted import calls_made
 from waiting import PATIENCE_S, soon
 from whole_shards import decode_shard
 
+from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.worker.saver import Saver
+from remesh.data.durable import Disk
 from remesh.orchestrator.worker.heard import FileLost, FileWritten
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.plan.errors import Cancelled
@@ -38,7 +40,9 @@ class Memory:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.files[path] = bytes(data)
 
-    def put_if_absent(self, path, data):
+    def put_if_absent(self, path, data, head=None):
+        if head:
+            head.fill()
         if path in self.files:
             return False
         self.put(path, data)
@@ -265,3 +269,16 @@ def test_what_is_to_be_saved_is_found_beside_training_and_a_fence_frees_who_wait
     same.release()
     found.set()
     assert posted == []
+
+
+def test_what_is_saved_lies_as_the_blocks_of_a_disk_do_so_that_it_goes_there_straight(tmp_path):
+    class Noting(Disk):
+        def pass_by_cache(self, file, *, passing):
+            asked.append(passing)
+            super().pass_by_cache(file, passing=passing)
+
+    asked, posted = [], Posted()
+    storage = LocalStorage(tmp_path, Noting())
+    saver(storage, posted, parts(a=torch.ones(100_000))).save(NO_FENCE, step=20, generation=3)
+    assert isinstance(posted.wait(1)[0], FileWritten)
+    assert asked == [True, False]

@@ -1,5 +1,6 @@
 import errno
 import itertools
+import mmap
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.patience import Patience
 from remesh.actors.storage.remote_storage import RemoteStorage
 from remesh.actors.storage.storage_url import open_storage
+from remesh.parallel.state.storage import Head
 
 NAMES = itertools.count()
 HASTY = Patience(num_tries=3, try_s=1, pause_s=0.001)
@@ -140,3 +142,40 @@ def test_a_driver_that_hangs_is_left_alone_after_the_deadline(tmp_path):
         hung.get("a")
     assert mount.asked == 2
     mount.let_go.set()
+
+
+class Cutting(LocalFileSystem):
+    """Notes what it is handed, as a driver that cuts what is large itself or one that does not."""
+
+    cachable = False
+
+    def __init__(self, protocol):
+        super().__init__()
+        self.protocol = protocol
+        self.handed = []
+
+    def pipe_file(self, path, value, mode="overwrite", **_):
+        assert path
+        assert mode == "create"
+        self.handed.append(value)
+
+
+@pytest.mark.parametrize(("protocol", "is_copied"), [("s3", False), ("gs", False), ("az", True)])
+def test_a_large_shard_is_copied_only_for_drivers_that_do_not_cut_it(protocol, is_copied):
+    driver = Cutting(protocol)
+    shard = mmap.mmap(-1, 1 << 27)  # of which no page is touched
+    assert RemoteStorage(driver, "bucket", "url://bucket").put_if_absent("a", shard) is True
+    (handed,) = driver.handed
+    assert (handed is not shard) == is_copied
+    assert type(handed) in (bytes, mmap.mmap)
+
+
+def test_a_small_shard_is_handed_to_a_driver_as_plain_bytes():
+    driver = Cutting("s3")
+    filled = []
+    head = Head(num_bytes=4, fill=lambda: filled.append(1))
+    storage = RemoteStorage(driver, "bucket", "url://bucket")
+    for shard in (mmap.mmap(-1, 4096), memoryview(b"head"), bytearray(b"head")):
+        assert storage.put_if_absent("a", shard, head)
+    assert {type(handed) for handed in driver.handed} == {bytes, bytearray}
+    assert len(filled) == 3

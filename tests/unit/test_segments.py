@@ -35,11 +35,11 @@ class Counted(LocalStorage):
         self.calls["list"] += 1
         return super().list(prefix)
 
-    def put_if_absent(self, path, data):
+    def put_if_absent(self, path, data, head=None):
         if self.full:
             raise OSError(28, "No space left on device")
         self.calls["put"] += 1
-        return super().put_if_absent(path, data)
+        return super().put_if_absent(path, data, head)
 
 
 @pytest.fixture
