@@ -27,6 +27,9 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
+_SHIFT = np.uint64(33)
+_FACTORS = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+
 
 def rows_of(start: int, stop: int, *, num_rows: int, seed: int, source: int = 0) -> Rows:
     """Row numbers at the sample positions [start, stop); epochs follow each other seamlessly.
@@ -49,9 +52,19 @@ def rows_of(start: int, stop: int, *, num_rows: int, seed: int, source: int = 0)
 
 def mix64(words: Words) -> Words:
     """A bijection of 64-bit words in which every input bit reaches every output bit."""
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    words = (words ^ (words >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return words ^ (words >> np.uint64(33))
+    mixed = words.copy()
+    _mix(mixed, np.empty_like(mixed))
+    return mixed
+
+
+def _mix(words: Words, scratch: Words) -> None:
+    """Likewise, in place: fresh memory for each operation would cost as much as the operation."""
+    for factor in _FACTORS:
+        np.right_shift(words, _SHIFT, scratch)
+        np.bitwise_xor(words, scratch, words)
+        np.multiply(words, factor, words)
+    np.right_shift(words, _SHIFT, scratch)
+    np.bitwise_xor(words, scratch, words)
 
 
 def _round_keys(seed: int, source: int, epoch: int) -> Words:
@@ -73,7 +86,12 @@ def _feistel(words: Words, bits: int, keys: Words) -> Words:
     widths = np.array([bits - narrow, narrow], np.uint64)
     masks = (np.uint64(1) << widths) - np.uint64(1)
     left, right = words >> widths[1], words & masks[1]
+    mixed, scratch = np.empty_like(right), np.empty_like(right)
     for number, key in enumerate(keys):
-        left, right = right, left ^ (mix64(right + key) & masks[number % 2])
+        np.add(right, key, mixed)
+        _mix(mixed, scratch)
+        np.bitwise_and(mixed, masks[number % 2], mixed)
+        np.bitwise_xor(left, mixed, left)
+        left, right = right, left
     permuted: Words = (left << widths[1]) | right
     return permuted

@@ -75,6 +75,11 @@ class RowHashes:
         found: Words = self._kept[places, rows]
         return found
 
+    def kept(self, blocks: Rows, rows: Rows) -> Words | None:
+        """Likewise, if none of it has to be read."""
+        places = self._places[blocks]
+        return None if places.min() < 0 else self._kept[places, rows]
+
     def of_rows(self, rows: Rows) -> Words:
         """Likewise, of rows by their numbers in the dataset."""
         blocks = self._first_rows.searchsorted(rows, side="right") - 1

@@ -303,6 +303,22 @@ def test_data_changed_under_a_running_stream_is_noticed(copied, open_stream):
         filled(stream, 1, 0, 1024)
 
 
+def test_data_changed_after_a_whole_epoch_is_noticed_and_counted(copied, open_stream):
+    """speed 9: a window whose hashes are all there beforehand is proven and counted too."""
+    stream = open_stream(copied, global_batch=1024)
+    digests = expected_digests(copied, global_batch=1024, seed=7)
+    filled(stream, 1, 0, 1024)
+    far = 5 * 18 + 1  # in another window, of another epoch
+    for step in (far, far + 1):
+        assert filled(stream, step, 0, 1024)[1] == digests.of(step, Skips())
+    row = int(rows_of((far - 1) * 1024, far * 1024, num_rows=18 * 1024, seed=7)[700])
+    shard, place = Manifest.load(copied).shards[row >= 16 * 1024], row % (16 * 1024)
+    block = shard.blocks[place // 1024]
+    flip(copied / shard.file, block.tokens_at + place % 1024 * 2 * (SEQ_LEN + 1) + 4)
+    with pytest.raises(DataError, match=rf"block {place // 1024} of .*{shard.file} .* is corrupt"):
+        filled(stream, far, 0, 1024)
+
+
 def test_a_shard_cut_short_under_a_running_stream_is_noticed(copied, open_stream):
     """Even where the rows stand in the buffer already, from the step before."""
     stream = open_stream(copied, global_batch=1024)
