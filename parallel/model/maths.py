@@ -28,7 +28,7 @@ from remesh.parallel.model.norms import NormModule
 from remesh.parallel.numerics.losses import Losses, summed_cross_entropy
 from remesh.parallel.plan.model_config import ModelConfig
 
-__all__ = ["Linear", "Losses", "Maths", "Whole"]
+__all__ = ["Around", "Linear", "Losses", "Maths", "Whole"]
 
 
 class Maths(Protocol):
@@ -138,3 +138,51 @@ class Whole:
 
     def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
         return summed_cross_entropy(logits_BTV, targets_BT, z_loss=z_loss)
+
+
+class Around:
+    """All maps as `maths` has them: what shares some of them out has only those to say itself."""
+
+    def __init__(self, maths: Maths) -> None:
+        self._maths = maths
+
+    def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
+        return self._maths.columns(x_BTC, *linears)
+
+    def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
+        return self._maths.row(x_BTF, linear)
+
+    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
+        return self._maths.outer(x_BTC, linear)
+
+    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
+        return self._maths.dispatch(x_BTC, chosen_BTK, config)
+
+    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
+        return self._maths.products(x_MC, counts, *stacks)
+
+    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
+        return self._maths.combine(rows_MC, weights_BTK, sent)
+
+    def over_sequence(self, counts_BE: Tensor) -> Tensor:
+        return self._maths.over_sequence(counts_BE)
+
+    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
+        return self._maths.embed(tokens_BT, weight_VC, positions_TC)
+
+    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
+        return self._maths.placed(table_TD, num_tokens)
+
+    def attend(
+        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
+    ) -> Tensor:
+        return self._maths.attend(q_BHTD, k_BKTD, v_BKTD, segments_BT)
+
+    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
+        return self._maths.normed(x_BTC, norm)
+
+    def inner(self, weight_D: nn.Parameter) -> Tensor:
+        return self._maths.inner(weight_D)
+
+    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
+        return self._maths.loss(logits_BTV, targets_BT, z_loss)

@@ -23,41 +23,30 @@ Source: Liu et al. 2023 (arXiv:2310.01889), 3, the ring; Brandon et al. 2023 (ar
 Grattafiori et al. 2024 (arXiv:2407.21783), 3.3.2, the runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 
 from remesh.parallel.groups.group import PendingOperation
 from remesh.parallel.groups.pipes import Ring, exchange
 from remesh.parallel.model.attention_core import attended_block, block_gradients, same_segment
 from remesh.parallel.model.dispatch import Dispatched, capacity_of, within_capacity
-from remesh.parallel.model.expert_maps import Stack
-from remesh.parallel.model.maths import Linear, Losses, Maths
-from remesh.parallel.model.norms import NormModule
+from remesh.parallel.model.maths import Around, Losses, Maths
 from remesh.parallel.model.router import loads
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import ModelConfig
 
 
-class ContextParallel:
+class ContextParallel(Around):
     """The `Maths` of a rank that has its runs of each row; `maths` computes what is its own."""
 
     def __init__(self, maths: Maths, ring: Ring) -> None:
-        self._maths = maths
+        super().__init__(maths)
         self._ring = ring
-
-    def columns(self, x_BtC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
-        return self._maths.columns(x_BtC, *linears)
-
-    def row(self, x_BtF: Tensor, linear: Linear) -> Tensor:
-        return self._maths.row(x_BtF, linear)
-
-    def outer(self, x_BtC: Tensor, linear: Linear) -> Tensor:
-        return self._maths.outer(x_BtC, linear)
 
     def dispatch(self, x_BtC: Tensor, chosen_BtK: Tensor, config: ModelConfig) -> Dispatched:
         """Experts are full by the tokens of whole rows, in their order."""
@@ -65,12 +54,6 @@ class ContextParallel:
         if capacity is not None:
             chosen_BtK = self._within_capacity(chosen_BtK, config.num_experts, capacity)
         return self._maths.dispatch(x_BtC, chosen_BtK, replace(config, capacity_factor=0.0))
-
-    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
-        return self._maths.products(x_MC, counts, *stacks)
-
-    def combine(self, rows_MC: Tensor, weights_BtK: Tensor, sent: Dispatched) -> Tensor:
-        return self._maths.combine(rows_MC, weights_BtK, sent)
 
     def over_sequence(self, counts_BE: Tensor) -> Tensor:
         passed = self._ring.passed(self._maths.over_sequence(counts_BE))
@@ -92,12 +75,6 @@ class ContextParallel:
         """The segments are those of whole rows."""
         out_BHtD: Tensor = _RingAttention.apply(self._ring, segments_BT, q_BHtD, k_BKtD, v_BKtD)  # type: ignore[no-untyped-call]
         return out_BHtD
-
-    def normed(self, x_BtC: Tensor, norm: NormModule) -> Tensor:
-        return self._maths.normed(x_BtC, norm)
-
-    def inner(self, weight_D: nn.Parameter) -> Tensor:
-        return self._maths.inner(weight_D)
 
     def loss(self, logits_BtV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
         """That of this rank's tokens, from all targets of the rows."""

@@ -24,37 +24,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 
 from remesh.parallel.groups.collectives import start_all_to_all
 from remesh.parallel.groups.group import Group
 from remesh.parallel.model.dispatch import Dispatched
-from remesh.parallel.model.expert_maps import Stack
-from remesh.parallel.model.maths import Linear, Losses, Maths
-from remesh.parallel.model.norms import NormModule
+from remesh.parallel.model.maths import Around, Maths
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.techniques.taking_turns import TakingTurns
 
 
-class ExpertParallel:
+class ExpertParallel(Around):
     """The `Maths` of a rank that has some experts; `maths` computes all else, and those it has.
 
     While rows are under way the other one of two passes has its turn.
     """
 
     def __init__(self, maths: Maths, group: Group, turns: TakingTurns | None = None) -> None:
-        self._maths = maths
+        super().__init__(maths)
         self._ways = _Ways(group=group, turns=turns or TakingTurns())
-
-    def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
-        return self._maths.columns(x_BTC, *linears)
-
-    def row(self, x_BTF: Tensor, linear: Linear) -> Tensor:
-        return self._maths.row(x_BTF, linear)
-
-    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
-        return self._maths.outer(x_BTC, linear)
 
     def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
         sent = self._maths.dispatch(x_BTC, chosen_BTK, config)
@@ -62,35 +51,9 @@ class ExpertParallel:
         rows_RC: Tensor = _ToExperts.apply(self._ways, routes, sent.rows)  # type: ignore[no-untyped-call]
         return replace(sent, rows=rows_RC, counts=routes.counts, routes=routes)
 
-    def products(self, x_RC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
-        return self._maths.products(x_RC, counts, *stacks)
-
     def combine(self, rows_RC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
         rows_MC: Tensor = _FromExperts.apply(self._ways, sent.routes, rows_RC)  # type: ignore[no-untyped-call]
         return self._maths.combine(rows_MC, weights_BTK, sent)
-
-    def over_sequence(self, counts_BE: Tensor) -> Tensor:
-        return self._maths.over_sequence(counts_BE)
-
-    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
-        return self._maths.embed(tokens_BT, weight_VC, positions_TC)
-
-    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
-        return self._maths.placed(table_TD, num_tokens)
-
-    def attend(
-        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
-    ) -> Tensor:
-        return self._maths.attend(q_BHTD, k_BKTD, v_BKTD, segments_BT)
-
-    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
-        return self._maths.normed(x_BTC, norm)
-
-    def inner(self, weight_D: nn.Parameter) -> Tensor:
-        return self._maths.inner(weight_D)
-
-    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
-        return self._maths.loss(logits_BTV, targets_BT, z_loss)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

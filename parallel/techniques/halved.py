@@ -27,7 +27,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function, Variable
 
-from remesh.parallel.model.dispatch import Dispatched
 from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.linear import (
     BOTH,
@@ -37,22 +36,23 @@ from remesh.parallel.model.linear import (
     InPlaceGradient,
     as_one,
 )
-from remesh.parallel.model.maths import Linear, Losses, Maths
+from remesh.parallel.model.maths import Around, Linear, Maths
 from remesh.parallel.model.norms import NormModule
-from remesh.parallel.plan.model_config import ModelConfig
 
 Later = Callable[[], object]  # adds gradients to those of weights
 
 
-class Halved:
+class Halved(Around):
     """The `Maths` of a model whose backward may leave the weights for later.
 
     While `later` is a list, backward computes no gradient of a weight, but puts there what does.
+    Tokens have no gradient, so all of the backward of `embed` is the second half; `attend` has no
+    weights, and all of its is the first.
     """
 
     def __init__(self, maths: Maths) -> None:
         self.later: list[Later] | None = None
-        self._maths = maths
+        super().__init__(maths)
 
     def columns(self, x_BTC: Tensor, *linears: Linear) -> tuple[Tensor, ...]:
         parameters = [p for linear in as_one(linears) for p in (linear.weight, linear.bias)]
@@ -70,33 +70,11 @@ class Halved:
         )
         return out_BTF
 
-    def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
-        return self._maths.dispatch(x_BTC, chosen_BTK, config)
-
     def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
         weights = [stack.weight for stack in stacks]
         return self._map(
             lambda own_MC: self._maths.products(own_MC, counts, *stacks), x_MC, weights
         )
-
-    def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
-        return self._maths.combine(rows_MC, weights_BTK, sent)
-
-    def over_sequence(self, counts_BE: Tensor) -> Tensor:
-        return self._maths.over_sequence(counts_BE)
-
-    def embed(self, tokens_BT: Tensor, weight_VC: Tensor, positions_TC: Tensor | None) -> Tensor:
-        """Tokens have no gradient: all of its backward is the second half."""
-        return self._maths.embed(tokens_BT, weight_VC, positions_TC)
-
-    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
-        return self._maths.placed(table_TD, num_tokens)
-
-    def attend(
-        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
-    ) -> Tensor:
-        """Without weights: all of its backward is the first half."""
-        return self._maths.attend(q_BHTD, k_BKTD, v_BKTD, segments_BT)
 
     def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
         """Only what has weights is a map: all else adds up in the block as it always does."""
@@ -108,9 +86,6 @@ class Halved:
     def inner(self, weight_D: nn.Parameter) -> Tensor:
         inner_D: Tensor = _Inner.apply(self, weight_D)  # type: ignore[no-untyped-call]
         return inner_D
-
-    def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
-        return self._maths.loss(logits_BTV, targets_BT, z_loss)
 
     def _map(
         self,

@@ -71,6 +71,13 @@ def curve_of_four(cluster, cluster_place):
 
 
 @pytest.fixture(scope="session")
+def tensor_curve(cluster, cluster_place):
+    """That of four workers in tp groups: a split of tensors rounds in another order than none."""
+    settings = ("elastic.max_workers=4", "parallel.tp=2")
+    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=120)
+
+
+@pytest.fixture(scope="session")
 def why_no_hosts():
     """Why there can be no hosts of their own on this machine, None if there can."""
     return real_hosts.why_not()

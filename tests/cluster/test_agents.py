@@ -126,7 +126,7 @@ def test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on(st
 
 
 def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, request):
-    """Three busy processes a processor, beside the run's own; a minute of it, in soak ten."""
+    """Three busy processes a processor, beside the run's own; 20 s of it, in soak ten minutes."""
     run = AgentRun(cluster_place, cluster, "hungry", "train.steps=10000", "checkpoint.every=10000")
     run.reaches(5)
     with busy(3 * os.cpu_count()):

@@ -14,8 +14,7 @@ from remesh.orchestrator.accounts.view import view_of
 STEPS, EVERY = 24, 8
 KILL = ("--kill", "worker@13")
 LENGTHS = (1, 2, 4, 3)  # of a pipeline, as the run is given more hosts and fewer
-# Fewer microbatches, since a group on two hosts has much to say for each of them.
-GROUPS = ("parallel.tp=2", "parallel.allow_cross_node_tp=true", "train.microbatch=2")
+GROUPS = ("parallel.tp=2", "parallel.allow_cross_node_tp=true", "model.num_layers=2")
 LOOK_S = 0.2
 TRAINS_LIMIT_S = 60
 LAG = 3  # steps that the copies may lie behind on a busy machine
@@ -108,12 +107,6 @@ def replicated(runs):
     return runs.report("replicated", kill=())["losses"]
 
 
-@pytest.fixture(scope="module")
-def tensor(runs):
-    """The losses of two replicas, each a tp group."""
-    return runs.report("tensor", *GROUPS, kill=())["losses"]
-
-
 def test_a_pipeline_is_cut_anew_in_a_live_run_and_no_step_is_lost(recut):
     """On its way from two hosts to four it may train on three."""
     assert {lost for _, lost in lives(recut)} == {0}
@@ -134,9 +127,9 @@ def test_a_killed_stage_comes_back_from_another_replica(runs, replicated):
     assert killed["losses"] == replicated
 
 
-def test_a_killed_stage_of_tp_groups_comes_back_from_a_vault(runs, tensor):
+def test_a_killed_stage_of_tp_groups_comes_back_from_a_vault(runs, tensor_curve):
     words = (
-        "parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=dualpipe-v", *GROUPS,
+        "parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=zb-h1", *GROUPS,
         "checkpoint.snapshot_every=1",
     )  # fmt: skip
     killed = runs.report("groups", *words)
@@ -144,13 +137,13 @@ def test_a_killed_stage_of_tp_groups_comes_back_from_a_vault(runs, tensor):
     recovery = killed["generations"][1]
     assert "from the vault of" in recovery["reason"]
     assert recovery["lost_steps"] <= 1 + LAG
-    assert killed["losses"] == tensor
+    assert killed["losses"] == tensor_curve.losses(STEPS)
 
 
 def test_a_killed_stage_whose_shard_nobody_else_holds_comes_back_from_the_checkpoint(
     runs, replicated
 ):
-    words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=zb-h1", "zero.stage=1")
+    words = ("parallel.pp=2", "elastic.pp=[1]", "parallel.schedule=dualpipe-v", "zero.stage=1")
     killed = runs.report("shards", *words)
     assert_three_go_on_or_four(killed, lost=4)
     recovery = killed["generations"][1]

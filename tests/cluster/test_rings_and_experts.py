@@ -40,13 +40,6 @@ class Case:
 
 
 CASES = {
-    "rings": Case(
-        settings=("parallel.cp=2",),
-        calm="rings",
-        layout="dp=2 cp=2",
-        after="dp=1 cp=2",
-        reason="from step 12 with the state of ",
-    ),
     "experts": Case(settings=EXPERTS, calm="experts", layout="dp=4 ep=2", after="dp=2 ep=2"),
     # A rank dies, another one stops for good, and a host crashes.
     "stages": Case(
@@ -64,6 +57,7 @@ CASES = {
         calm="both",
         layout="dp=2 cp=2 ep=2",
         after="dp=1 cp=2 ep=2",
+        reason="from step 12 with the state of ",
     ),
 }
 

@@ -6,9 +6,8 @@ each sample once, has the bits that its layout promises, and leaves nothing.
 
 import hosts as real_hosts
 import pytest
-from curve import Curve
 from place import Place, until
-from schedules import HOSTS, LAYOUTS, STRIKES, WORKERS, StruckRun, schedule_of
+from schedules import HOSTS, STRIKES, WORKERS, StruckRun, schedule_of
 
 from remesh.orchestrator.sim.mishaps.strikes import STRIKES as SIMULATED
 
@@ -31,13 +30,6 @@ def hosts(namespaces):  # noqa: ARG001 - or it is not for this machine
 def place(hosts, tmp_path_factory):
     root = tmp_path_factory.mktemp("schedules")
     return Place(root, hosts.environment(), hosts.prefix(root))
-
-
-@pytest.fixture(scope="module")
-def tensor_curve(cluster, cluster_place):
-    """A split of tensors rounds in another order than none."""
-    settings = ("elastic.max_workers=4", *LAYOUTS["tp2.dp2"])
-    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=120)
 
 
 def test_a_run_goes_on_through_a_schedule_of_faults(

@@ -14,7 +14,7 @@ from remesh.parallel.plan.layout import Layout
 from remesh.parallel.step.engine import Engine
 
 DEALT = (8, 1, 1)
-LAST = 20
+LAST = 9
 DENSE = {"model": replace(TIED, num_layers=4)}
 MOE = {"model": replace(EXPERTS, num_layers=2), "router": RouterRates(auxiliary=0.02, balance=3e-4)}
 CLOSE = 1e-6
@@ -53,7 +53,7 @@ def outcome(pool, *lives, **more):
 
 
 def there_and_back(home, away):
-    return (home, 7), (away, 13), (home, LAST)
+    return (home, 3), (away, 6), (home, LAST)
 
 
 HOME = Layout(dp=4)

@@ -26,7 +26,7 @@ from remesh.parallel.state.shards import encode_fragments, write_shard
 from remesh.parallel.step.engine import Engine
 
 FP64 = Precision(compute=torch.float64, gradient=torch.float64, master=torch.float64)
-SAVED_STEP, LAST_STEP = 3, 6
+SAVED_STEP, LAST_STEP = 3, 5  # one step by the weights, the next by all that makes an update
 REF = CheckpointRef(step=SAVED_STEP, generation=1)
 LOSS_UNIT = 2.0**-24
 SMALL = ModelConfig(

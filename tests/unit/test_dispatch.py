@@ -43,8 +43,6 @@ OPEN = {
     "parallel/plan/schedules/checks/deadlocks.py given",
     "parallel/plan/schedules/checks/deadlocks.py taken",
     "parallel/plan/schedules/timing/timeline.py of",
-    "parallel/plan/schedules/wiring.py made_by",
-    "parallel/plan/schedules/wiring.py needed_by",
     "parallel/plan/shares.py share",
     "parallel/step/borders.py _received",
     "parallel/step/needed_weights.py plan_phases",

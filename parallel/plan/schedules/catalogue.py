@@ -30,7 +30,7 @@ from remesh.parallel.plan.schedules.rank_lists import (
 from remesh.parallel.plan.schedules.rank_order import Order, one_by_one, side_by_side
 from remesh.parallel.plan.schedules.replica_slots import Slot, slots_alone
 from remesh.parallel.plan.schedules.two_bw import two_bw
-from remesh.parallel.plan.schedules.wiring import wire
+from remesh.parallel.plan.schedules.wiring import ListEntry, wire
 from remesh.parallel.plan.schedules.zb_h1 import zb_h1, zb_h1_in_flight
 
 PLAIN = "1f1b"  # legal everywhere: what is used where another one is not
@@ -119,6 +119,23 @@ def schedules_of(
 ) -> Schedules:
     """The operations of each rank of one replica's pipeline, for one step.
 
+    Cost: linear in the number of passes, but for sorting those of a rank.
+    Raises: as `lists_of`.
+    """
+    lists = lists_of(name, pipeline, len(slots), shares_experts=shares_experts)
+    return tuple(schedule_of(places, slots) for places in lists)
+
+
+def schedule_of(places: Sequence[ListEntry], slots: Sequence[Slot]) -> tuple[Operation, ...]:
+    """The operations of one rank whose list has these places."""
+    return (*operations_of(places, slots), Reduce(), Vote(), Step())
+
+
+def lists_of(
+    name: str, pipeline: Pipeline, num_slots: int, *, shares_experts: bool = False
+) -> tuple[list[ListEntry], ...]:
+    """What each rank computes, gives and takes in a step, whatever microbatches its slots have.
+
     Where ranks share experts, passes that may be side by side are: one computes while the other
     waits for what is sent to experts. Elsewhere one after the other idles less.
 
@@ -127,12 +144,11 @@ def schedules_of(
     """
     published = _published(name)
     _check_shape(name, pipeline)
-    if why := published.lacks(pipeline.ranks, len(slots)):
+    if why := published.lacks(pipeline.ranks, num_slots):
         raise ScheduleError(f"{name} is not legal: {why}; use {PLAIN}")
     visits = side_by_side if published.paired and shares_experts else one_by_one
-    orders = [visits(published.order(pipeline, rank, len(slots))) for rank in range(pipeline.ranks)]
-    end = (Reduce(), Vote(), Step())
-    return tuple((*operations_of(places, slots), *end) for places in wire(orders, pipeline))
+    orders = [visits(published.order(pipeline, rank, num_slots)) for rank in range(pipeline.ranks)]
+    return wire(orders, pipeline)
 
 
 def asynchronous_schedules_of(

@@ -15,7 +15,7 @@ where they go round (interleaving) or both ways (DualPipeV) nobody sees through 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remesh.parallel.plan.errors import ScheduleError
@@ -61,42 +61,41 @@ def wire(orders: Sequence[Sequence[AtOnce]], pipeline: Pipeline) -> tuple[list[L
         [((start, 1), visit) for start, visit in zip(starts, order, strict=True)]
         for starts, order in zip(times.starts, orders, strict=True)
     ]
+    rank_of = [pipeline.rank_of(stage) for stage in range(pipeline.num_stages)]
     for taker, needed in enumerate(times.needed):
+        own, made = lists[taker], times.made
         for crossing, start in needed.items():
-            giver = _giver(crossing, pipeline)
+            giver = rank_of[crossing[1] + crossing[0]]
             if giver != taker:
-                time = max(times.made[crossing], start - _MOMENT)
-                key = _key(time, giver, crossing)
+                key = _key(max(made[crossing], start - _MOMENT), giver, crossing)
                 lists[giver].append((key, Half(taker, gives=True, crossing=crossing)))
-                lists[taker].append((key, Half(giver, gives=False, crossing=crossing)))
+                own.append((key, Half(giver, gives=False, crossing=crossing)))
     return tuple(_placed(entries, pipeline) for entries in lists)
 
 
 def needed_by(task: Task, pipeline: Pipeline) -> Crossing | None:
     """What has to be there before it."""
-    match task.what:
-        case "forward" if task.stage > 0:
-            return False, task.stage - 1, task.slot
-        case "backward" | "input" if task.stage < pipeline.num_stages - 1:
-            return True, task.stage, task.slot
-        case _:
-            return None
+    return _needed(task, pipeline.num_stages - 1)
 
 
 def made_by(task: Task, pipeline: Pipeline) -> Crossing | None:
     """What others may need of it."""
-    match task.what:
-        case "forward" if task.stage < pipeline.num_stages - 1:
-            return False, task.stage, task.slot
-        case "backward" | "input" if task.stage > 0:
-            return True, task.stage - 1, task.slot
-        case _:
-            return None
+    return _made(task, pipeline.num_stages - 1)
 
 
-def _giver(crossing: Crossing, pipeline: Pipeline) -> int:
-    is_gradient, border, _ = crossing
-    return pipeline.rank_of(border + is_gradient)
+def _needed(task: Task, last: int) -> Crossing | None:
+    """`last` is the number of the last stage."""
+    stage = task.stage
+    if task.what == "forward":
+        return (False, stage - 1, task.slot) if stage else None
+    return (True, stage, task.slot) if task.what != "weight" and stage < last else None
+
+
+def _made(task: Task, last: int) -> Crossing | None:
+    stage = task.stage
+    if task.what == "forward":
+        return (False, stage, task.slot) if stage < last else None
+    return (True, stage - 1, task.slot) if task.what != "weight" and stage else None
 
 
 def _key(time: int, giver: int, crossing: Crossing) -> _Key:
@@ -123,11 +122,13 @@ class _Times:
     free: list[int] = field(init=False)
     made: dict[Crossing, int] = field(default_factory=dict)
     waiting: dict[Crossing, int] = field(default_factory=dict)
+    last: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.starts = [[] for _ in self.orders]
         self.needed = [{} for _ in self.orders]
         self.free = [0] * len(self.orders)
+        self.last = self.pipeline.num_stages - 1
 
     def run(self) -> None:
         ready = deque(range(len(self.orders)))
@@ -139,39 +140,40 @@ class _Times:
 
     def _advance(self, rank: int) -> Iterator[int]:
         """Goes on until a visit lacks what it needs; the ranks that waited for what is made."""
-        order, starts = self.orders[rank], self.starts[rank]
+        order, starts, own = self.orders[rank], self.starts[rank], self.needed[rank]
+        made, waiting, last, now = self.made, self.waiting, self.last, self.free[rank]
         for number in range(len(starts), len(order)):
             visit = order[number]
-            needed = _crossings(needed_by, visit, self.pipeline)
-            missing = next((one for one in needed if one not in self.made), None)
-            if missing is not None:
-                self.waiting[missing] = rank
-                return
-            start = max([self.free[rank], *(self.made[one] for one in needed)])
+            needed = [one for task in visit if (one := _needed(task, last))]
+            start = now
+            for one in needed:
+                if one not in made:
+                    waiting[one], self.free[rank] = rank, now
+                    return
+                start = max(start, made[one])
             starts.append(start)
-            self.needed[rank].update(dict.fromkeys(needed, start))
-            self.free[rank] = start + sum(_TIMES[task.what] for task in visit)
-            for makes in _crossings(made_by, visit, self.pipeline):
-                self.made[makes] = self.free[rank]
-                if makes in self.waiting:
-                    yield self.waiting.pop(makes)
-
-
-def _crossings(
-    of: Callable[[Task, Pipeline], Crossing | None], visit: AtOnce, pipeline: Pipeline
-) -> list[Crossing]:
-    found = (of(task, pipeline) for task in visit)
-    return [crossing for crossing in found if crossing is not None]
+            now = start
+            for one in needed:
+                own[one] = start
+            for task in visit:
+                now += _TIMES[task.what]
+            for task in visit:
+                if (makes := _made(task, last)) is not None:
+                    made[makes] = now
+                    if makes in waiting:
+                        yield waiting.pop(makes)
+        self.free[rank] = now
 
 
 def _placed(entries: list[tuple[_Key, AtOnce | Half]], pipeline: Pipeline) -> list[ListEntry]:
     """In order; a message as early as may be, together with one before it of the same peer."""
     found: list[ListEntry] = []
+    last = pipeline.num_stages - 1
     for _, entry in sorted(entries, key=_first):
         if isinstance(entry, tuple):
             found.append(entry)
             continue
-        place = _earliest(found, entry, pipeline)
+        place = _earliest(found, entry.crossing, last) if entry.gives else len(found)
         before = found[place - 1] if place else None
         if isinstance(before, list) and _fits(before, entry):
             before.append(entry)
@@ -184,12 +186,12 @@ def _first(entry: tuple[_Key, AtOnce | Half]) -> _Key:
     return entry[0]
 
 
-def _earliest(found: Sequence[ListEntry], half: Half, pipeline: Pipeline) -> int:
-    """Where it may stand at the earliest: after all messages, and after what makes it."""
+def _earliest(found: Sequence[ListEntry], given: Crossing, last: int) -> int:
+    """Where it may be given at the earliest: after all messages, and after what makes it."""
     place = len(found)
-    while half.gives and place:
+    while place:
         before = found[place - 1]
-        if isinstance(before, list) or half.crossing in _crossings(made_by, before, pipeline):
+        if isinstance(before, list) or any(_made(task, last) == given for task in before):
             break
         place -= 1
     return place

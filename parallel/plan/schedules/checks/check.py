@@ -43,6 +43,17 @@ def check_schedules(
             )
 
 
+def check_schedule(
+    rank: int, schedule: Sequence[Operation], pipeline: Pipeline, slots: Sequence[Slot]
+) -> None:
+    """One rank's list by itself. Whether its messages meet those of others is not seen.
+
+    Cost: linear in the number of its operations. Raises: as `check_schedules`.
+    """
+    _check_end(rank, schedule)
+    _check_rank(rank, schedule, pipeline, slots)
+
+
 def check_asynchronous(
     schedules: Sequence[Sequence[Operation]], pipeline: Pipeline, slots: Sequence[Slot]
 ) -> None:
@@ -74,8 +85,14 @@ def _check_passes(
 ) -> None:
     if len(schedules) != pipeline.ranks:
         raise ScheduleError(f"lists: {len(schedules)}; expected one of each rank: {pipeline.ranks}")
-    for number, schedule in enumerate(schedules):
-        rank = RankCheck(number=number, pipeline=pipeline, slots=slots)
-        for operation in schedule:
-            rank.take(operation)
-        rank.check_whole()
+    for rank, schedule in enumerate(schedules):
+        _check_rank(rank, schedule, pipeline, slots)
+
+
+def _check_rank(
+    number: int, schedule: Sequence[Operation], pipeline: Pipeline, slots: Sequence[Slot]
+) -> None:
+    rank = RankCheck(number=number, pipeline=pipeline, slots=slots)
+    for operation in schedule:
+        rank.take(operation)
+    rank.check_whole()

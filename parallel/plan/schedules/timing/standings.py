@@ -9,10 +9,13 @@ at its other end, for it is not to be seen which of them holds it up.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 
+from remesh.parallel.plan.errors import ScheduleError
 from remesh.parallel.plan.schedules.checks.deadlocks import given, taken
-from remesh.parallel.plan.schedules.operations import BorderMessage, Operation, Reduce, Step, Vote
+from remesh.parallel.plan.schedules.operations import Operation, Reduce, Step, Vote
+from remesh.parallel.plan.schedules.wiring import ListEntry
 
 _AtRank = tuple[int, int]  # rank, position in its list
 
@@ -22,37 +25,52 @@ def standings(schedules: Sequence[Sequence[Operation]]) -> tuple[tuple[int, ...]
 
     `schedules` are the lists of all ranks of a pipeline, of one step.
 
-    Cost: linear in the number of operations. They have to be known to end.
+    Cost: linear in the number of operations. Raises: ScheduleError if they wait for each other.
     """
-    found: list[list[int]] = [[] for _ in schedules]
-    partners = _partners(schedules)
-    waiting: dict[int, list[int]] = defaultdict(list)
-    ready = deque(range(len(schedules)))
-    while ready:
-        rank = ready.popleft()
-        own, schedule = found[rank], schedules[rank]
-        while len(own) < len(schedule) and not _meets_all(schedule[len(own)]):
-            others = partners.get((rank, len(own)), ())
-            missing = next((one for one in others if len(found[one[0]]) < one[1]), None)
-            if missing is not None:
-                waiting[missing[0]].append(rank)
-                break
-            before = [found[peer][place - 1] for peer, place in others if place]
-            own.append(1 + max([*before, *own[-1:]], default=-1))
-            ready.extend(waiting.pop(rank, ()))
-    end = 1 + max((number for own in found for number in own), default=-1)
+    meetings, lengths = _Meetings(), []
+    for rank, schedule in enumerate(schedules):
+        lengths.append(len(schedule) - num_last(schedule))
+        for place, operation in enumerate(schedule):
+            if (message := given(operation)) is not None:
+                meetings.gives[message] = rank, place
+            if (message := taken(operation)) is not None:
+                meetings.takes[message] = rank, place
+    found = _numbers(meetings.of_each(lengths))
+    end = _end(found)
     return tuple(
-        (*own, *range(end, end + len(s) - len(own)))
-        for own, s in zip(found, schedules, strict=True)
+        ending(own, end, num_last(schedule)) for own, schedule in zip(found, schedules, strict=True)
     )
 
 
-def ending(own: Sequence[int], fullest: Sequence[int], num_last: int) -> tuple[int, ...]:
-    """Its own numbers, but at the end, where all replicas meet, those of the fullest one.
+def wired_standings(
+    lists: Sequence[Sequence[ListEntry]], num_filled: int, position: int
+) -> tuple[tuple[int, ...], int]:
+    """The same of one rank, of lists that are not yet operations: its numbers up to where all ranks
+    meet, and the number of that.
 
-    `num_last` operations are carried out by all ranks together.
+    Slots from `num_filled` on are empty: nothing is sent for them.
+
+    Cost: linear in the number of entries. Raises: as `standings`.
     """
-    return (*own[: len(own) - num_last], *fullest[len(fullest) - num_last :])
+    meetings, lengths = _Meetings(), []
+    for rank, entries in enumerate(lists):
+        place = 0
+        for entry in entries:
+            if isinstance(entry, tuple):
+                place += 1
+                continue
+            sent = [half for half in entry if half.crossing[2] < num_filled]
+            for half in sent:
+                (meetings.gives if half.gives else meetings.takes)[half.crossing] = rank, place
+            place += bool(sent)
+        lengths.append(place)
+    found = _numbers(meetings.of_each(lengths))
+    return tuple(found[position]), _end(found)
+
+
+def ending(numbers: Sequence[int], end: int, num_last: int) -> tuple[int, ...]:
+    """A rank's own numbers, and then those of what all ranks carry out together, from `end` on."""
+    return (*numbers, *range(end, end + num_last))
 
 
 def num_last(schedule: Sequence[Operation]) -> int:
@@ -64,18 +82,52 @@ def _meets_all(operation: Operation) -> bool:
     return isinstance(operation, Reduce | Vote | Step)
 
 
-def _partners(schedules: Sequence[Sequence[Operation]]) -> dict[_AtRank, list[_AtRank]]:
-    """For each operation those of peers that it has to meet."""
-    gives: dict[BorderMessage, _AtRank] = {}
-    takes: dict[BorderMessage, _AtRank] = {}
-    for rank, schedule in enumerate(schedules):
-        for place, operation in enumerate(schedule):
-            if (message := given(operation)) is not None:
-                gives[message] = rank, place
-            if (message := taken(operation)) is not None:
-                takes[message] = rank, place
-    met: dict[_AtRank, list[_AtRank]] = defaultdict(list)
-    for message, giving in gives.items():
-        met[giving].append(takes[message])
-        met[takes[message]].append(giving)
-    return met
+@dataclass(slots=True)
+class _Meetings:
+    """Where each message is given and where it is taken."""
+
+    gives: dict[Hashable, _AtRank] = field(default_factory=dict)
+    takes: dict[Hashable, _AtRank] = field(default_factory=dict)
+
+    def of_each(self, lengths: Iterable[int]) -> list[list[tuple[_AtRank, ...]]]:
+        """For each operation of lists of these lengths those of peers that it has to meet."""
+        met: list[list[tuple[_AtRank, ...]]] = [[()] * length for length in lengths]
+        for message, giving in self.gives.items():
+            taking = self.takes[message]
+            met[giving[0]][giving[1]] += (taking,)
+            met[taking[0]][taking[1]] += (giving,)
+        return met
+
+
+def _numbers(met: Sequence[Sequence[tuple[_AtRank, ...]]]) -> list[list[int]]:
+    """Of each rank one for each operation before the end, each once its peers have come to it."""
+    found: list[list[int]] = [[] for _ in met]
+    waiting: dict[int, list[int]] = defaultdict(list)
+    ready = deque(range(len(met)))
+    while ready:
+        rank = ready.popleft()
+        own, theirs = found[rank], met[rank]
+        number = own[-1] if own else -1
+        for at in range(len(own), len(theirs)):
+            missing = None
+            for peer, place in theirs[at]:
+                if len(found[peer]) < place:
+                    missing = peer
+                    break
+                if place and found[peer][place - 1] > number:
+                    number = found[peer][place - 1]
+            if missing is not None:
+                waiting[missing].append(rank)
+                break
+            number += 1
+            own.append(number)
+            if rank in waiting:
+                ready.extend(waiting.pop(rank))
+    if any(len(own) < len(theirs) for own, theirs in zip(found, met, strict=True)):
+        raise ScheduleError("the ranks wait for each other")
+    return found
+
+
+def _end(found: Iterable[Sequence[int]]) -> int:
+    """The number of what all ranks carry out together, after all else."""
+    return 1 + max((number for own in found for number in own), default=-1)
