@@ -14,8 +14,12 @@ from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url
 from remesh.parallel.optim.slots import slot_and_parameter
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import committed, file_path, lost, read_manifest, unreadable
-from remesh.parallel.state.headers import ShardHeader, read_header
+from remesh.parallel.state.checkpoint import (
+    committed,
+    read_manifest,
+    shard_header,
+)
+from remesh.parallel.state.headers import ShardHeader
 from remesh.parallel.state.root_manifest import (
     CheckpointManifest,
     CheckpointRef,
@@ -89,7 +93,7 @@ def shown(target: CheckpointTarget) -> dict[str, Any]:
     """All that a checkpoint tells of itself. Cost: its manifest and the headers of its files."""
     ref, storage = target.named, target.storage
     manifest = read_manifest(storage, ref)
-    headers = [_header(storage, ref, file) for file in manifest.files]
+    headers = [shard_header(storage, ref, file) for file in manifest.files]
     return {
         **_row(manifest),
         "metrics": dict(manifest.metrics) or None,
@@ -142,15 +146,6 @@ def _row(manifest: CheckpointManifest) -> dict[str, Any]:
         "files": len(manifest.files),
         "bytes": sum(file.size_bytes for file in manifest.files),
     }
-
-
-def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
-    try:
-        return read_header(storage, file_path(ref, file), file)
-    except OSError as error:
-        raise lost(ref, file.name, error) from None
-    except CheckpointError as error:
-        raise unreadable(ref, file.name, str(error)) from None
 
 
 def _file_row(file: ShardFile, header: ShardHeader) -> dict[str, Any]:

@@ -232,6 +232,16 @@ def file_path(ref: CheckpointRef, file: ShardFile) -> str:
     return f"{ref.name}/{file.name}"
 
 
+def shard_header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
+    """Raises: CheckpointError if it is no shard of the checkpoint, OSError if storage fails."""
+    try:
+        return read_header(storage, file_path(ref, file), file)
+    except OSError as error:
+        raise lost(ref, file.name, error) from None
+    except CheckpointError as error:
+        raise unreadable(ref, file.name, str(error)) from None
+
+
 def lost(ref: CheckpointRef, file_name: str, error: OSError) -> Exception:
     """The error to raise where a file of a checkpoint is missing, or something else is in its
     place; the given one where its storage does not answer.

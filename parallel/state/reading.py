@@ -9,9 +9,16 @@ import numpy as np
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import check_cover, file_path, lost, read_manifest, unreadable
+from remesh.parallel.state.checkpoint import (
+    check_cover,
+    file_path,
+    lost,
+    read_manifest,
+    shard_header,
+    unreadable,
+)
 from remesh.parallel.state.fragments import Fragment, whole
-from remesh.parallel.state.headers import ShardHeader, read_header
+from remesh.parallel.state.headers import ShardHeader
 from remesh.parallel.state.landing import Array, Landing, ReadInto, Scratch, Stretch
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
@@ -67,7 +74,7 @@ def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardH
     """
     files = read_manifest(storage, ref).files
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        headers = list(readers.map(lambda file: _header(storage, ref, file), files))
+        headers = list(readers.map(lambda file: shard_header(storage, ref, file), files))
     check_cover(ref, headers)
     return dict(zip(files, headers, strict=True))
 
@@ -101,15 +108,6 @@ def verify(storage: Storage, ref: CheckpointRef) -> int:
         for run in landing.all_runs():
             _land(ref, file, landing, run)
     return sum(file.size_bytes for file in headers)
-
-
-def _header(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ShardHeader:
-    try:
-        return read_header(storage, file_path(ref, file), file)
-    except OSError as error:
-        raise lost(ref, file.name, error) from None
-    except CheckpointError as error:
-        raise unreadable(ref, file.name, str(error)) from None
 
 
 def _read(

@@ -20,10 +20,10 @@ E experts, K this rank's kv heads or experts of a token, M rows of tokens, sorte
 Source: Shoeybi et al. 2019 (arXiv:1909.08053), 3; Korthikanti et al. 2022 (arXiv:2205.05198), 4.2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
@@ -34,28 +34,28 @@ from remesh.parallel.groups.collectives import (
     start_reduce_scatter,
 )
 from remesh.parallel.groups.group import Group
-from remesh.parallel.model.attention_core import attended
 from remesh.parallel.model.dispatch import Dispatched, combine, dispatch
-from remesh.parallel.model.expert_maps import Stack, products
 from remesh.parallel.model.linear import as_one, half_of, parted, weight_gradient
-from remesh.parallel.model.maths import Linear, Losses
-from remesh.parallel.model.norms import NormModule
+from remesh.parallel.model.maths import Around, Linear, Losses, Whole
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.shares import vocabulary_rows
 from remesh.parallel.techniques import vocabulary
 
 
-class TensorParallel:
+class TensorParallel(Around):
     """The `Maths` of a rank whose parameters are the shares of `tensor_shares`.
 
-    Under `sequence` T must be a multiple of the ranks. `keep_gathered` saves the whole input of
-    each `columns` under `sequence` and sends a fifth less in a step.
+    What has neither columns nor rows to share is computed as by one rank, on what this one has: all
+    T tokens of its own heads attend. Under `sequence` T must be a multiple of the ranks.
+    `keep_gathered` saves the whole input of each `columns` under `sequence` and sends a fifth less
+    in a step.
     """
 
     def __init__(
         self, group: Group, *, sequence: bool, vocab_size: int, keep_gathered: bool = False
     ) -> None:
+        super().__init__(Whole())
         self._border = _Border(group, sequence=sequence, keep_gathered=keep_gathered)
         self._group = group
         self._rows = vocabulary_rows(vocab_size, group.size, group.rank)
@@ -70,16 +70,9 @@ class TensorParallel:
         out_BTC: Tensor = _Row.apply(self._border, x_BTF, *parameters)  # type: ignore[no-untyped-call]
         return out_BTC
 
-    def outer(self, x_BTC: Tensor, linear: Linear) -> Tensor:
-        out_BTF: Tensor = linear(x_BTC)
-        return out_BTF
-
     def dispatch(self, x_BTC: Tensor, chosen_BTK: Tensor, config: ModelConfig) -> Dispatched:
         x_BTC = _Enter.apply(self._border, x_BTC)  # type: ignore[no-untyped-call]
         return dispatch(x_BTC, self._border.enter(chosen_BTK)(), config)
-
-    def products(self, x_MC: Tensor, counts: Sequence[int], *stacks: Stack) -> tuple[Tensor, ...]:
-        return products(x_MC, counts, *stacks)
 
     def combine(self, rows_MC: Tensor, weights_BTK: Tensor, sent: Dispatched) -> Tensor:
         """Weights come in as activations do: the gradients of them are parts, as theirs are."""
@@ -97,22 +90,6 @@ class TensorParallel:
         arguments = self._border, self._rows, tokens_BT, weight_VC
         x_BTC: Tensor = _Embed.apply(*arguments)  # type: ignore[no-untyped-call]
         return x_BTC if positions_TC is None else x_BTC + positions_TC[..., own, :]
-
-    def placed(self, table_TD: Tensor, num_tokens: int) -> Tensor:
-        return table_TD[:num_tokens]
-
-    def attend(
-        self, q_BHTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, segments_BT: Tensor | None
-    ) -> Tensor:
-        """Of this rank's heads, all T tokens."""
-        return attended(q_BHTD, k_BKTD, v_BKTD, segments_BT)
-
-    def normed(self, x_BTC: Tensor, norm: NormModule) -> Tensor:
-        out_BTC: Tensor = norm(x_BTC)
-        return out_BTC
-
-    def inner(self, weight_D: nn.Parameter) -> Tensor:
-        return weight_D
 
     def loss(self, logits_BTV: Tensor, targets_BT: Tensor, z_loss: float) -> Losses:
         return vocabulary.cross_entropy_(self._group, logits_BTV, targets_BT, self._rows, z_loss)

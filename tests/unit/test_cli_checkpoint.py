@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from manifests import checkpoint_manifest
+from small_job import JOB
 from whole_shards import encode_shard
 
 import remesh.actors.checkpoints.exporting
@@ -32,26 +33,6 @@ from remesh.parallel.state.shards import write_shard
 MODEL = ModelConfig(
     num_layers=1, width=8, num_heads=2, num_kv_heads=1, ffn_width=12, vocab_size=256, seq_len=16
 )
-JOB = """
-[job]
-name = "small"
-[model]
-num_layers = 1
-width = 8
-num_heads = 2
-num_kv_heads = 1
-ffn_width = 12
-[data]
-dir = "data"
-source = "text.txt"
-[train]
-steps = 4
-global_batch = 2
-microbatch = 1
-seq_len = 16
-[elastic]
-max_workers = 2
-"""
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import foreign_files
 import pytest
 import torch
 from foreign_files import dcp_folder, hf_folder, values
+from small_job import JOB
 
 import remesh.actors.checkpoints.exporting
 import remesh.actors.checkpoints.importing
@@ -18,27 +19,6 @@ from remesh.cli.main import main
 from remesh.parallel.files.convert_names import hugging_face_name
 from remesh.parallel.state.checkpoint import committed
 from remesh.parallel.state.reading import read
-
-JOB = """
-[job]
-name = "small"
-[model]
-num_layers = 1
-width = 8
-num_heads = 2
-num_kv_heads = 1
-ffn_width = 12
-[data]
-dir = "data"
-source = "text.txt"
-[train]
-steps = 4
-global_batch = 2
-microbatch = 1
-seq_len = 16
-[elastic]
-max_workers = 2
-"""
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nobody import as_nobody
 
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.old_runs import set_aside
@@ -118,26 +119,6 @@ def volume():
     (path / "lost+found").mkdir(mode=0o700)
     yield path
     shutil.rmtree(path)
-
-
-def as_nobody(action):
-    """What `action` returns, or its error, in a child process that has no privileges."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        if os.geteuid() == 0:
-            os.setuid(65534)
-        try:
-            answer = repr(action())
-        except BaseException as error:  # noqa: BLE001 - the parent is told
-            answer = repr(error)
-        os.write(writing, answer.encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    return answer
 
 
 def test_a_run_lives_beside_a_volume_s_lost_and_found(volume):
