@@ -51,6 +51,7 @@ from remesh.actors.node.seats import (
 )
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec, joined
+from remesh.parallel.doors.silent_door import SilentDoor
 
 Hear = Callable[[NodeWord], "Future[NodeAnswer]"]
 
@@ -77,7 +78,8 @@ class NodeLoop:
         self._timers = spec.job.timers
         self._selector = selectors.DefaultSelector()
         self._orders: queue.SimpleQueue[NodeOrders] = queue.SimpleQueue()
-        self._outbox = Outbox(place.node, place.agent)
+        self._door = _door(place.node_ip)
+        self._outbox = Outbox(place.node, place.agent, self._door.address if self._door else "")
         self._outbox.obeys(incarnation)
         self.household = Household(forker, Places(place.devices), self._selector, self._outbox.put)
         self._look_s = self._timers.silent_s / 5
@@ -113,6 +115,8 @@ class NodeLoop:
         for folder in self._folders:
             _end_strays(folder)
         self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
+        if self._door is not None:
+            self._selector.register(self._door, selectors.EVENT_READ, self._door.take)
         self.household.start()
         looked_s = self._own.now_s()
         while not self._ended:
@@ -265,6 +269,14 @@ class NodeLoop:
             node_ip=self._place.node_ip,
             incarnation=self._outbox.incarnation,
         )
+
+
+def _door(host: str) -> SilentDoor | None:
+    """None where there is no port: then its beats alone tell of the agent."""
+    try:
+        return SilentDoor(host)
+    except OSError:
+        return None
 
 
 def _end_strays(folder: Path) -> None:

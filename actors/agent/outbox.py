@@ -9,9 +9,10 @@ from remesh.orchestrator.control.words.events import Event
 class Outbox:
     """`agent` tells this one from one before it on the same node: it grows."""
 
-    def __init__(self, node: str, agent: int) -> None:
+    def __init__(self, node: str, agent: int, door: str = "") -> None:
         self._node = node
         self._agent = agent
+        self._door = door
         self._first = 1
         self._events: deque[Event] = deque()
         self._said = 0
@@ -54,6 +55,7 @@ class Outbox:
             heard=self._heard,
             empty=empty,
             stood_still_s=stood_still_s,
+            door=self._door,
         )
 
     def hear(self, answer: NodeAnswer) -> bool:

@@ -118,6 +118,7 @@ class NodeWord:
     orders of, `heard` the number of the last that it has taken from that one. `empty`: every rank
     and the vault have ended, because it was told to clear the node.
     `stood_still_s`: for so long the agent did not run, so silence of its ranks proves nothing.
+    `door` is the address that refuses once the agent's process is not there, empty for none.
     """
 
     node: str
@@ -128,6 +129,7 @@ class NodeWord:
     heard: int = 0
     empty: bool = False
     stood_still_s: float = 0.0
+    door: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

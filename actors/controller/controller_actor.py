@@ -30,6 +30,7 @@ from remesh.actors.controller.refusing import end_all_of, refused
 from remesh.actors.controller.takeover import begin
 from remesh.actors.history.replay import SnapshotWriter
 from remesh.actors.links.holders import LateStarts
+from remesh.actors.links.knocking import Knocking
 from remesh.actors.links.links import AgentHearer, Links
 from remesh.actors.links.pulse import Pulse
 from remesh.actors.links.ray_agents import RayAgents
@@ -108,6 +109,7 @@ class ControllerActor:
             Offers(spec.job.train.device, self._announce),
             Hearers(post=self._inbox.put, announce=self._announce, died_at_s=self._died_at_s),
         )
+        self._knocking = Knocking(self._watch.refused)
         told = AgentHearer(begins=self._watch.begins, over=self._watch.over, newer=self._give_way)
         self._links = Links(RayAgents(spec), spec.incarnation, told)
         host = ray.util.get_node_ip_address()
@@ -196,6 +198,7 @@ class ControllerActor:
             there=there,
         )
         self._links.begin()
+        self._knocking.start()
         for event in self._begun.events:
             self._inbox.put(event)
         self._listening.begin()
@@ -207,7 +210,10 @@ class ControllerActor:
         """What an agent says, in the journal when it is answered; its beat in any case."""
         if self._refused is not None:
             return answer_to(GONE, self._spec.incarnation, last_of(word))
-        return self._listening.hear(word)
+        answer = self._listening.hear(word)
+        if answer.leased:
+            self._knocking.see(word.node, word.agent, word.door)
+        return answer
 
     def _give_way(self, incarnation: int) -> NoReturn:
         """Another controller has the run, and all that there is is its own: this one, which stood

@@ -1,8 +1,9 @@
 """Signs of life and death of nodes, turned into events: agents' beats and ends, and Ray's list.
 
-Three sources, the fastest wins: the pending call of an agent fails within milliseconds of its
-process' death; missing beats tell of a dead host; Ray's own list of nodes is the backstop. Ray also
-knows which nodes are about to leave.
+Four sources, the fastest wins: the pending call of an agent fails within milliseconds of its
+process' death; where Ray's own processes there died too, its door refuses who knocks; missing beats
+tell of a dead host; Ray's own list of nodes is the backstop. Ray also knows which nodes are about
+to leave.
 
 A node that was given up is not gone for good, as long as Ray counts it: once its agent is over, and
 with it all that the run had there, it is offered again, and its host's losses decide when it is
@@ -30,6 +31,7 @@ from remesh.orchestrator.control.words.events import (
     NodeDraining,
     NodeJoined,
     NodeLost,
+    NodeRefused,
     NodeSilent,
 )
 from remesh.orchestrator.job.timers import Timers
@@ -204,6 +206,15 @@ class Watch:
             found.has_beaten = True
             told = self._beats.beat(word.node, self._clock(), word.stood_still_s)
             return Word(num_nodes=told, leased=True)
+
+    def refused(self, node: str, broken_s: float) -> bool:
+        """The process of its agent is not there, by the kernel's word; whether that is news."""
+        with self._lock:
+            found = self._nodes.get(node)
+            if found is None or found.stand is not _Stand.USED:
+                return False
+            self._post(NodeRefused(node=node, broken_s=broken_s))
+            return True
 
     def lose(self, node: str, cause: str) -> None:
         """Give it up: its beats renew no lease, so that what is left there ends."""

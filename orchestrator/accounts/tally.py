@@ -42,6 +42,7 @@ _CAUSES: Mapping[type[Any], Cause] = {
     ev.WorkerFrozen: Cause.WORKER_FROZEN,
     ev.NodeLost: Cause.NODE_LOST,
     ev.NodeSilent: Cause.NODE_LOST,
+    ev.NodeRefused: Cause.NODE_LOST,
     ev.WorkerErred: Cause.JOB_ERROR,
     ev.Tick: Cause.NO_ANSWER,
 }

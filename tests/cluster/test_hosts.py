@@ -1,5 +1,6 @@
-"""On hosts with their own addresses: one is cut off and comes back, and no bit changes.
+"""On hosts with their own addresses: one is cut off and comes back, another one crashes.
 
+No bit changes with that. How others join and drain is in test_join_leave.py and test_schedules.py.
 How others join, drain and crash is in test_join_leave.py and test_schedules.py.
 """
 
@@ -158,6 +159,20 @@ def test_names_that_resolve_to_loopback_are_not_advertised(cut):
     for address, heard in cut.heard.items():
         assert address in heard
         assert not [other for other in heard if other.startswith("127.")]
+
+
+def test_a_host_whose_kernel_outlives_its_processes_is_not_waited_for(hosts, place):
+    """Nobody is left there to tell, but connections to it are refused."""
+    hosts.stand(3)
+    with Run(hosts, place, "crashed") as run:
+        before = run.trains(members=3)
+        hosts.crash(hosts.up[-1])
+        after = run.trains(members=2, from_step=before.step + AFTER)
+        report = run.stop()
+    [life] = [life for life in report["generations"] if life["generation"] == before.generation + 1]
+    assert life["generation"] == after.generation
+    assert "connections to it are refused" in life["reason"]
+    assert life["lost_steps"] <= 1
 
 
 @pytest.mark.usefixtures("namespaces")

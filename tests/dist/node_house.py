@@ -169,6 +169,7 @@ def main():
     house = House(house_spec(Path(sys.argv[1])))
     ranks = {one.worker: one.pid for one in house.start("worker-0", "worker-1")}
     own = {"run": house.spec.run, "warm": house.household._forker.warm_pid}
+    own["door"] = house.words[-1].door
     told = json.dumps({**ranks, **own, "vault": house.start_vault().pid})
     sys.stdout.write(told + "\n")
     sys.stdout.flush()

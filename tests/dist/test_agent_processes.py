@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import VaultSeat
 from remesh.orchestrator.control.words.events import VaultLost, WorkerLost, WorkerReady
+from remesh.parallel.doors.addresses import answers, parted
 from remesh.parallel.threads import heard_thread
 
 
@@ -136,6 +138,19 @@ def test_an_agent_that_is_killed_takes_everything_along(tmp_path):
         agent.wait()
     assert soon(lambda: not any(look(pid) for pid in pids))
     assert soon(lambda: not folder.exists())
+    clear_folders(told["run"])
+
+
+def test_the_door_of_an_agent_stands_as_long_as_its_process_and_no_longer(tmp_path):
+    with agent_process(tmp_path) as (agent, told):
+        visitor = socket.create_connection(parted(told["door"]))
+        assert not select.select([visitor], [], [], 0)[0]
+        os.kill(told["worker-0"], signal.SIGSTOP)  # no process of the node holds it open
+        agent.kill()
+        agent.wait()
+        assert soon(lambda: select.select([visitor], [], [], 0)[0])
+        visitor.close()
+        assert not answers(parted(told["door"]))
     clear_folders(told["run"])
 
 

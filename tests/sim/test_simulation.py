@@ -71,6 +71,18 @@ def test_recovers_soon_from_a_death_amid_a_step(kind, limit_s, seed):
         assert life.lost_steps <= 1
 
 
+def test_a_node_whose_kernel_tells_of_its_death_is_not_waited_for_until_it_is_silent():
+    outcomes = [scene(("kill node", 2.0), seed=seed) for seed in range(20)]
+    lives = [life for one in outcomes for life in one.generations if life.recovery_parts]
+    refused = [life for life in lives if "refused" in life.reason]
+    silent = [life for life in lives if "silent for" in life.reason]
+    assert refused
+    assert silent
+    decide_s = [life.recovery_parts.detect + life.recovery_parts.decide for life in refused]
+    assert max(decide_s) < SETTINGS.patience_s
+    assert min(life.recovery_parts.decide for life in silent) > SETTINGS.patience_s / 2
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("kind", ["join", "drain", "scale"])
 def test_nodes_that_come_and_go_as_announced_cost_no_step(kind, seed):

@@ -47,6 +47,26 @@ def test_a_silent_node_is_no_reason_to_leave_a_mesh_that_trains():
     assert drive.state.last_generation == 2
 
 
+def test_a_refused_connection_is_no_reason_to_leave_a_mesh_that_trains():
+    drive = running(10)
+    assert drive.do(ev.NodeRefused(node="b", broken_s=0.0)) == []
+    drive.steps(12)
+    assert drive.do(ev.NodeRefused(node="b", broken_s=0.0)) == []
+    assert drive.state.last_generation == 1
+
+
+def test_who_is_refused_is_waited_for_no_longer_once_its_mesh_is_left():
+    drive = running(10)
+    drive.all(ev.GroupBroken, workers=["worker-0"], error="reset")
+    drive.park(10, workers=["worker-0", "worker-2"])
+    assert drive.do(ev.NodeRefused(node="nobody", broken_s=drive.now_s)) == []
+    [form] = of(cmd.Form, drive.do(ev.NodeRefused(node="b", broken_s=drive.now_s)))
+    assert {member.node for member in form.members} == {"head"}
+    assert drive.do(ev.NodeRefused(node="b", broken_s=drive.now_s)) == []
+    assert drive.do(ev.NodeLost(node="b", cause="no sign of life")) == []
+    assert drive.state.budget.total == 1
+
+
 def test_late_and_doubled_words_of_older_generations_change_nothing():
     drive = running(10)
     drive.lose("worker-3")

@@ -179,6 +179,7 @@ KINDS = {
     "scale": lambda line: [ev.ScaleRequested(nodes=int(line.names[0]))],
     "ladder": ladder_changed,
     "silent": lambda line: line.nodes(ev.NodeSilent, silent_s=0.5),
+    "refused": lambda line: line.nodes(ev.NodeRefused, broken_s=line.now_s),
     "node-lost": lambda line: line.nodes(ev.NodeLost, **line.death),
     "vault-up": lambda line: line.nodes(ev.VaultUp, address="10.0.0.1:7"),
     "vault-lost": lambda line: line.nodes(ev.VaultLost),

@@ -6,7 +6,13 @@ from remesh.actors.agent.words import NodeWord
 from remesh.actors.links.pulse import Pulse
 from remesh.actors.links.watch import Hearers, RayNodes, Watch, domain_of
 from remesh.actors.node.offers import Offers, Room
-from remesh.orchestrator.control.words.events import NodeDraining, NodeJoined, NodeLost, NodeSilent
+from remesh.orchestrator.control.words.events import (
+    NodeDraining,
+    NodeJoined,
+    NodeLost,
+    NodeRefused,
+    NodeSilent,
+)
 from remesh.orchestrator.job.timers import Timers
 
 TIMERS = Timers(patience_s=0.5)
@@ -303,3 +309,19 @@ def test_agents_that_end_with_their_run_are_no_lost_nodes(sky):
     sky.watch.end()
     sky.watch.over(sky.node, "died")
     assert sky.seen() == []
+
+
+def test_a_door_that_refuses_is_told_of_while_the_node_is_used(sky):
+    assert sky.watch.refused(sky.node, 90.0)
+    assert sky.events == [NodeRefused(node=sky.node, broken_s=90.0)]
+    sky.events.clear()
+    assert not sky.watch.refused("nobody", 90.0)
+    sky.watch.release(sky.node)
+    assert not sky.watch.refused(sky.node, 90.0)
+    assert sky.seen() == []
+
+
+def test_a_node_that_was_given_up_is_not_told_of_again_by_its_door(sky):
+    sky.watch.lose(sky.node, "no sign of life")
+    assert not sky.watch.refused(sky.node, 90.0)
+    assert sky.seen() == [NodeLost]

@@ -13,6 +13,7 @@ from remesh.orchestrator.control.moves.transitions import fence, settle_if_parke
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.events import (
     NodeLost,
+    NodeRefused,
     NodeSilent,
     VaultLost,
     VaultTold,
@@ -41,16 +42,16 @@ def on_vault_told(turn: Turn, event: VaultTold) -> None:
 
 def on_node_silent(turn: Turn, event: NodeSilent) -> None:
     """A suspect. While a generation is being left it is not waited for any longer."""
-    state = turn.state
-    if state.phase is not Phase.FENCING or event.node not in state.roster.nodes:
-        return
-    unparked = state.current.unparked
-    if any(name in unparked for name in state.roster.nodes[event.node].workers):
-        cause = f"silent for {event.silent_s:.1f} s while its generation ended"
-        lose_node(turn, event.node, cause, still_since_s(turn, turn.now_s - event.silent_s))
-    elif event.node in state.vaults.awaited:
-        state.vaults.give_up([event.node])
-        settle_if_parked(turn)
+    cause = f"silent for {event.silent_s:.1f} s while its generation ended"
+    _wait_no_longer(turn, event.node, cause, turn.now_s - event.silent_s)
+
+
+def on_node_refused(turn: Turn, event: NodeRefused) -> None:
+    """The same, at once. A mesh that trains shows that its members live, whoever says otherwise: so
+    nobody is given up for this alone.
+    """
+    cause = "its agent's process is gone: connections to it are refused"
+    _wait_no_longer(turn, event.node, cause, event.broken_s)
 
 
 def on_node_lost(turn: Turn, event: NodeLost) -> None:
@@ -111,6 +112,19 @@ def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
         fence(turn, sign, began_s=still_since_s(turn, turn.now_s - event.silent_s))
     if state.phase not in ENDED:
         form_or_grow(turn)
+
+
+def _wait_no_longer(turn: Turn, name: str, cause: str, since_s: float) -> None:
+    """Of a node that gives no sign since then: its members that have not left, and its vault."""
+    state = turn.state
+    if state.phase is not Phase.FENCING or name not in state.roster.nodes:
+        return
+    unparked = state.current.unparked
+    if any(worker in unparked for worker in state.roster.nodes[name].workers):
+        lose_node(turn, name, cause, still_since_s(turn, since_s))
+    elif name in state.vaults.awaited:
+        state.vaults.give_up([name])
+        settle_if_parked(turn)
 
 
 def _note_late_death(turn: Turn, name: str, died_at_s: float | None) -> None:

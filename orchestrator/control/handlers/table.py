@@ -105,6 +105,7 @@ HANDLERS: Mapping[type[Any], Handler] = dict(
         _row(ev.NodeJoined, nodes.on_joined),
         _row(ev.NodeDraining, nodes.on_draining),
         _row(ev.NodeSilent, presence.on_node_silent),
+        _row(ev.NodeRefused, presence.on_node_refused),
         _row(ev.NodeLost, presence.on_node_lost),
         _row(ev.VaultUp, presence.on_vault_up),
         _row(ev.VaultLost, presence.on_vault_lost),

@@ -63,6 +63,16 @@ class NodeSilent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRefused:
+    """The process of a node's agent is not there, says the kernel of its host: the connection to it
+    broke at `broken_s`, and a new one is refused. Told again as long as that is so.
+    """
+
+    node: str
+    broken_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost:
     """A node is dead for good. `died_at_s` is set where the moment of death is known."""
 
@@ -335,6 +345,7 @@ Event = (
     | NodeJoined
     | NodeDraining
     | NodeSilent
+    | NodeRefused
     | NodeLost
     | VaultUp
     | VaultLost

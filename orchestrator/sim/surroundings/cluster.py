@@ -26,6 +26,7 @@ from remesh.orchestrator.sim.surroundings.watches import Watches
 
 START_FAILS = 0.03
 LAST_WORDS = 0.5
+KERNEL_STAYS = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -160,10 +161,12 @@ class Cluster:
             process.soon(self.world.between(0.0, self.world.timers.lease_s), process.die)
 
     def kill_host(self, host: Host) -> None:
-        """A node dies with all its processes; nobody tells but its silence."""
+        """A node dies with all its processes; nobody tells but its silence, or its kernel."""
         host.alive = False
         self.end_all(host)
         self.watches.watch(host)
+        if self.world.chance.random() < KERNEL_STAYS:
+            self.watches.refuse(host)
 
     def drain(self, host: Host, for_s: float) -> None:
         """A node is to leave, and is gone by then whatever still runs there."""

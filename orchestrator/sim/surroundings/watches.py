@@ -1,18 +1,21 @@
 """What the simulated controller sees of its nodes, and what silence leads to on both sides.
 
 A node that is cut off, or whose agent stands still, is silent after one patience and lost after
-three; its processes live as long as their lease. One that was given up and is heard again starts
+three; its processes live as long as their lease. Where they are gone and the kernel is not, who
+knocks is refused. One that was given up and is heard again starts
 over under its old name: it is cleared, says that it is empty, and is offered anew.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remesh.orchestrator.control.words.events import Event, NodeLost, NodeSilent
+from remesh.orchestrator.control.words.events import Event, NodeLost, NodeRefused, NodeSilent
 from remesh.orchestrator.sim.shells.network import Network
 from remesh.orchestrator.sim.shells.sim_host import Host
 from remesh.orchestrator.sim.shells.world import World
 from remesh.orchestrator.sim.surroundings.outages import Outages
+
+KNOCKS_EVERY_S = 0.05
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +53,19 @@ class Watches:
         cause = f"no sign of life for {timers.node_lost_s(1):.1f} s"
         lost = NodeLost(node=host.name, cause=cause)
         self._if_still_silent(host, timers.node_lost_s(1) * self.world.between(1.0, 1.3), lost)
+
+    def refuse(self, host: Host) -> None:
+        """Its processes have died and its kernel says so, to one who held a connection: again and
+        again, until the node is done without. A new controller has held none.
+        """
+        broken_s = self.world.agenda.now_s
+
+        def knock() -> None:
+            if not self.outages.absent and self.knows(host.name):
+                self.tell(NodeRefused(node=host.name, broken_s=broken_s))
+                self.world.agenda.after(KNOCKS_EVERY_S, knock)
+
+        self.world.agenda.after(self.world.between(0.001, 0.01), knock)
 
     def _silence(self, host: Host, for_s: float) -> None:
         self.network.cut(host.name)
