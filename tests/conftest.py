@@ -28,7 +28,7 @@ def pytest_addoption(parser):
     parser.addoption("--schedules", type=int, default=4, help="runs through a schedule of faults")
     parser.addoption("--strikes", type=int, default=2, help="faults of a schedule: 2 or 4")
     parser.addoption("--hungry-s", type=float, default=20.0, help="seconds beside busy processes")
-    parser.addoption("--zombies", type=int, default=20, help="ranks that go on after eviction")
+    parser.addoption("--zombies", type=int, default=12, help="ranks that go on after eviction")
     parser.addoption("--file-changes", type=int, default=20, help="changed files of a run")
 
 

@@ -22,7 +22,7 @@ LAYER = {
     "seq_len": LENGTH,
     "positions": "learned",
 }
-NUM_STEPS = 20
+NUM_STEPS = 8
 
 
 def context_model(config, ring, dtype):
