@@ -1,37 +1,38 @@
 """Saving, loading and resharding a training state: Remesh against torch's distributed checkpoint.
 
 Both hold the same tensors (weights and both moments of AdamW) cut in the same way over the same
-processes: ZeRO 3 or FSDP2 by rows, then tensor parallelism. The peer has what its most careful user
-would give it: cached plans, a stager that keeps its memory. Both put files on disk with fsync. Only
-Remesh hashes what it writes and verifies what it reads.
+processes: ZeRO 3 or FSDP2 by rows, then tensor parallelism. Both put files on disk with fsync, and
+of both the checkpoints before the newest are deleted, outside the clock, as a run deletes them: so
+both write into memory and places that the machine has used before. Only Remesh hashes what it
+writes and verifies what it reads.
 
 A first save is that of a mesh which has done a step, as in a run: what is to be copied, and where
-to, has been found meanwhile. A start reads into memory that was made for it.
+to, has been found meanwhile. A start reads into memory that was made for it. What is loaded stands
+in the page cache, but for what was saved right before: Remesh's save leaves it on the disk alone.
 """
 
 import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
+from typing import BinaryIO
 
 import torch
 from measuring.ranks import in_turns, on_ranks, share_store
 from measuring.rows import Row, cost, report
-from torch import Tensor
+from peers.dcp_state import DcpState
 from torch import distributed as dist
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Placement, Replicate, Shard, zeros
 
 from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.worker.saver import Saver
+from remesh.data.durable import Disk
 from remesh.orchestrator.worker.heard import FileLost, FileWritten
 from remesh.parallel.groups.collectives import all_reduce_
 from remesh.parallel.groups.fence import GenerationFence
@@ -40,10 +41,8 @@ from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.holding.written_part import own_part
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
-from remesh.parallel.optim.slots import ADAMW_SLOTS
 from remesh.parallel.plan.layout import Layout
-from remesh.parallel.plan.model_config import ModelConfig, parameter_shapes
-from remesh.parallel.plan.shares import tensor_shares
+from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.spec import EngineSpec, ZeroSpec
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.reading import read_into
@@ -53,6 +52,7 @@ from remesh.parallel.state.root_manifest import (
     DataPosition,
     ShardFile,
 )
+from remesh.parallel.state.storage import Blob, Head
 from remesh.parallel.step.engine import Engine
 
 PEER = "torch DCP"
@@ -64,13 +64,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds and a smaller state")
     quick = parser.parse_args().quick
     models = [model_of(256, 4)] if quick else [model_of(256, 4), model_of(640, 6)]
-    rows = [
-        row
-        for model in models
-        for ranks in (1, 4)
-        for row in rows_of(ranks, *on_ranks(ranks, measure, model, 5))
-    ]
+    rows, parts = [], []
+    for model in models:
+        for ranks in (1, 4):
+            megabytes, times, save_ms = on_ranks(ranks, measure, model, 5)
+            rows += rows_of(ranks, megabytes, times)
+            parts.append(f"a save, {place(ranks, megabytes)}: {told(save_ms)}")
     report("reshard", rows)
+    print("\nWhere the time of Remesh goes, on one rank", *parts, sep="\n")
 
 
 def model_of(width: int, num_layers: int) -> ModelConfig:
@@ -86,15 +87,31 @@ def model_of(width: int, num_layers: int) -> ModelConfig:
 
 
 def rows_of(ranks: int, megabytes: float, times: Times) -> list[Row]:
-    where = f"{megabytes:.0f} MB, {ranks} {'rank' if ranks == 1 else 'ranks'}"
     return [
-        cost(f"{case}, {where}", "one memcpy" if "memcpy" in case else PEER, pair, "ms")
+        cost(
+            f"{case}, {place(ranks, megabytes)}",
+            "one memcpy" if "memcpy" in case else PEER,
+            pair,
+            "ms",
+        )
         for case, pair in times.items()
     ]
 
 
-def measure(rendezvous: Rendezvous, model: ModelConfig, rounds: int) -> tuple[float, Times]:
-    """The size of the state, and the milliseconds of each case: Remesh's and the other's."""
+def place(ranks: int, megabytes: float) -> str:
+    return f"{megabytes:.0f} MB, {ranks} {'rank' if ranks == 1 else 'ranks'}"
+
+
+def told(parts_ms: Mapping[str, float]) -> str:
+    return ", ".join(f"{part} {ms:.1f} ms" for part, ms in parts_ms.items())
+
+
+def measure(
+    rendezvous: Rendezvous, model: ModelConfig, rounds: int
+) -> tuple[float, Times, dict[str, float]]:
+    """The size of the state, the milliseconds of each case, Remesh's and the other's, and those of
+    the parts of Remesh's save.
+    """
     sharded = Mesh.form(rendezvous, GenerationFence(), Layout(dp=rendezvous.size), rendezvous.size)
     tensor = Mesh.form(
         replace(rendezvous, name="tensor"), GenerationFence(), Layout(tp=rendezvous.size)
@@ -105,17 +122,17 @@ def measure(rendezvous: Rendezvous, model: ModelConfig, rounds: int) -> tuple[fl
     folder = Path(tempfile.mkdtemp(prefix="reshard-")) if world.rank == 0 else None
     folder = _told(folder)
     ours = Ours(model, sharded, tensor, folder / "remesh")
-    theirs = Theirs(model, folder / "dcp")
+    theirs = DcpState(model, folder / "dcp")
     try:
         times = _times(ours, theirs, rounds)
     finally:
         dist.barrier()
         if world.rank == 0:
             shutil.rmtree(folder)
-    return ours.state_bytes / 1e6, times
+    return ours.state_bytes / 1e6, times, ours.storage.parts_ms()
 
 
-def _times(ours: "Ours", theirs: "Theirs", rounds: int) -> Times:
+def _times(ours: "Ours", theirs: DcpState, rounds: int) -> Times:
     world = ours.sharded.world
 
     def between() -> None:
@@ -126,6 +143,11 @@ def _times(ours: "Ours", theirs: "Theirs", rounds: int) -> Times:
         between()
         ours.prepare()
         theirs.prepare()
+
+    def just_saved() -> None:
+        between()
+        ours.save()
+        theirs.save()
 
     def turns(
         *contestants: Callable[[], None], prepare: Callable[[], None] = between
@@ -143,11 +165,61 @@ def _times(ours: "Ours", theirs: "Theirs", rounds: int) -> Times:
         "save": turns(ours.save, theirs.save),
         "load, same layout": turns(ours.load, theirs.load),
         "load into new memory": turns(ours.load_new, theirs.load_new),
+        "load, just saved": turns(ours.load, theirs.load, prepare=just_saved),
     }
     if world.size > 1:
         times["load, other layout"] = turns(ours.load_other, theirs.load_other)
         times["change of layout"] = turns(ours.change, theirs.change)
     return times
+
+
+class TimedDisk(Disk):
+    """Adds up the seconds of what a save does to a disk."""
+
+    def __init__(self, spent_s: Counter[str]) -> None:
+        self.spent_s = spent_s
+
+    def place(self, file: BinaryIO, data: memoryview, at: int) -> int:
+        with spent(self.spent_s, "writing"):
+            return super().place(file, data, at)
+
+    def sync(self, file: BinaryIO) -> None:
+        with spent(self.spent_s, "sync of files"):
+            super().sync(file)
+
+    def sync_folder(self, folder: Path) -> None:
+        with spent(self.spent_s, "sync of folders"):
+            super().sync_folder(folder)
+
+
+class TimedStorage(LocalStorage):
+    """Knows what a put of a shard consists of."""
+
+    def __init__(self, root: Path) -> None:
+        self.spent_s: Counter[str] = Counter()
+        self.num_puts = 0
+        super().__init__(root, TimedDisk(self.spent_s))
+
+    def put_if_absent(self, path: str, data: Blob, head: Head | None = None) -> bool:
+        if head is None:
+            return super().put_if_absent(path, data)
+        self.num_puts += 1
+        with spent(self.spent_s, "all from copy to name"):
+            return super().put_if_absent(path, data, replace(head, fill=partial(self.fill, head)))
+
+    def fill(self, head: Head) -> None:
+        with spent(self.spent_s, "hashes beside it"):
+            head.fill()
+
+    def parts_ms(self) -> dict[str, float]:
+        return {part: 1e3 * s / self.num_puts for part, s in self.spent_s.items()}
+
+
+@contextmanager
+def spent(spent_s: Counter[str], part: str) -> Iterator[None]:
+    started_s = time.perf_counter()
+    yield
+    spent_s[part] += time.perf_counter() - started_s
 
 
 class Ours:
@@ -159,7 +231,7 @@ class Ours:
         self.engine.form(sharded)
         self.engine.reset()
         self.other.form(tensor)
-        self.storage = LocalStorage(folder)
+        self.storage = TimedStorage(folder)
         self.events: SimpleQueue[FileWritten | FileLost] = SimpleQueue()
         part = own_part(self.engine.shard_state, sharded)
         self.prepare()
@@ -190,10 +262,15 @@ class Ours:
         self.saver.save(GenerationFence(), step=self.step, generation=1)
 
     def finish(self) -> None:
-        """The file of the save that was started, if there is one, is on disk."""
+        """What was started is on disk, and what was saved before is gone."""
         if self.saving:
             self.events.get()
         self.saving = None
+        newest = CheckpointRef(step=self.step, generation=1)
+        if self.sharded.world.rank == 0:
+            for name in self.storage.folders():
+                if name < newest.name and name != self.committed.name:
+                    shutil.rmtree(self.storage.root / name)
 
     def save(self) -> None:
         self.start_save()
@@ -222,62 +299,6 @@ class Ours:
         at_step = self.engine.at_step
         assert at_step is not None
         self.other.share(self.engine.holding(), at_step)
-
-
-class Theirs:
-    """The same state as DTensors, and memory for it under tensor parallelism."""
-
-    def __init__(self, model: ModelConfig, folder: Path) -> None:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        self.folder = folder
-        self.model, self.mesh = model, mesh
-        self.state = _dtensors(model, mesh, by_rows=True)
-        self.other = _dtensors(model, mesh, by_rows=False)
-        self.prepare()
-        self.number = 0
-        self.newest = folder
-        self.uploading: Future[object] | None = None
-
-    def prepare(self) -> None:
-        self.stager = DefaultStager(StagingOptions(False, False, False, False))
-        self.planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
-
-    def _path(self) -> Path:
-        self.number += 1
-        return self.folder / str(self.number)
-
-    def start_save(self) -> None:
-        started = dcp.async_save(
-            self.state,
-            checkpoint_id=self._path(),
-            async_stager=self.stager,
-            planner=self.planner,
-        )
-        assert isinstance(started, Future)
-        self.uploading = started
-
-    def finish(self) -> None:
-        if self.uploading:
-            self.uploading.result()
-        self.uploading = None
-
-    def save(self) -> None:
-        self.newest = self._path()
-        dcp.save(self.state, checkpoint_id=self.newest, planner=self.planner)
-
-    def load(self) -> None:
-        dcp.load(self.state, checkpoint_id=self.newest)
-
-    def load_new(self) -> None:
-        state = _dtensors(self.model, self.mesh, by_rows=True)
-        dcp.load(state, checkpoint_id=self.newest)
-
-    def load_other(self) -> None:
-        dcp.load(self.other, checkpoint_id=self.newest)
-
-    def change(self) -> None:
-        self.save()
-        self.load_other()
 
 
 def _spec(model: ModelConfig) -> EngineSpec:
@@ -311,22 +332,6 @@ def _manifest(ref: CheckpointRef, files: tuple[ShardFile, ...]) -> CheckpointMan
         files=files,
         created_by={},
     )
-
-
-def _dtensors(model: ModelConfig, mesh: DeviceMesh, *, by_rows: bool) -> dict[str, Tensor]:
-    """Weights and moments, cut by rows, or as our tensor parallelism cuts them."""
-    shares = tensor_shares(model, mesh.size(), 0, sequence=False)
-    return {
-        tensor: zeros(shape, device_mesh=mesh, placements=[placement])
-        for name, shape in parameter_shapes(model).items()
-        for placement in [Shard(0) if by_rows else _placement(shape, shares[name].sizes)]
-        for tensor in (name, *(slot.tensor(name) for slot in ADAMW_SLOTS))
-    }
-
-
-def _placement(shape: Sequence[int], local_shape: Sequence[int]) -> Placement:
-    cut = [dim for dim, size in enumerate(shape) if local_shape[dim] < size]
-    return Shard(cut[0]) if cut else Replicate()
 
 
 def _told(folder: Path | None) -> Path:
