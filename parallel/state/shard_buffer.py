@@ -25,7 +25,7 @@ from remesh.parallel.state.storage import Storage
 _LONGEST = CheckpointRef(step=2**40, generation=2**40, start=2**40)
 _PAGE_BYTES = 4096
 
-_Numbers = NDArray[np.signedinteger]
+_WholeNumbers = NDArray[np.signedinteger]
 _OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -42,7 +42,7 @@ class ShardBuffer:
         tensors = {fragment: tensor.detach() for fragment, tensor in part}
         self._fragments = in_file_order(tensors)
         self._tensors = [tensors[fragment] for fragment in self._fragments]
-        self._copies: list[tuple[_Numbers, _Numbers]] = []
+        self._copies: list[tuple[_WholeNumbers, _WholeNumbers]] = []
         self._elsewhere: list[tuple[Tensor, Tensor]] = []
         self._memory = memory
         self._header: ShardHeader | None = None
@@ -87,9 +87,9 @@ class ShardBuffer:
         return put_shard(storage, path, self.memory, self._header)
 
 
-def _numbers(tensor: Tensor) -> _Numbers:
+def _numbers(tensor: Tensor) -> _WholeNumbers:
     """The memory of a tensor as whole numbers: bits are copied, never values."""
-    numbers: _Numbers = tensor.view(_OF_WIDTH[tensor.itemsize]).numpy()
+    numbers: _WholeNumbers = tensor.view(_OF_WIDTH[tensor.itemsize]).numpy()
     return numbers
 
 
