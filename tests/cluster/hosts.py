@@ -89,6 +89,8 @@ class Hosts:
             begun = hosts._head_listens if job_server else lambda: hosts.up
             until(begun, READY_LIMIT_S, "the head begins")
             hosts.stand(num)
+            if job_server:
+                until(lambda: hosts._head_listens(SERVER_PORT), READY_LIMIT_S, "the job server")
         except BaseException:
             hosts.close()
             raise
@@ -254,10 +256,10 @@ class Hosts:
         command = [*entered, "tc", "qdisc", verb, "dev", host.name, "root", *limit]
         subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
-    def _head_listens(self):
+    def _head_listens(self, port=PORT):
         head = self.hosts[0]
         assert look(head.node), (head.folder / "log").read_text()
-        return PORT in {port for _, port, _ in _listeners(head.holder)}
+        return port in {found for _, found, _ in _listeners(head.holder)}
 
 
 def why_not():
