@@ -1,255 +1,207 @@
-"""How long a run stands still when a rank dies or freezes, beside torchrun, Ray Train and torchft.
+"""What a run loses when a rank dies or freezes, a node dies, or one is added.
 
-Four ranks of the same small model on this machine. An injector outside of all of them waits for a
-step, then a random moment more, and sends SIGKILL or SIGSTOP to one rank. Counted are the seconds
-to the end of a step that nobody had done before, and the steps that were done twice. The peers run
-under a Python of their own:
+Runs of examples/tiny.toml with four workers on this machine, each struck several times by somebody
+outside of them who kills (SIGKILL) or stops (SIGSTOP) a rank at a moment that is drawn, kills all
+processes of a node, or scales. Counted are the seconds from the blow to the end of a step that
+nobody had trained before, less that step itself, and the steps that were trained twice. Compared
+with what the project promises, and with `--peers` also with torchrun, Ray Train and torchft (of
+which those count that are installed there), whose ranks train the same sizes and are struck alike:
 
     python3.11 -m venv peers
     peers/bin/pip install -c constraints.txt torch 'ray[train]' torchft==0.2.0
-    .venv/bin/python benchmarks/recovery.py --peers peers/bin
+    .venv/bin/python benchmarks/recovery.py [--quick] [--peers peers/bin]
 """
 
 import argparse
-import json
-import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from measuring.rows import Row, cost, report
+from measuring.struck_run import Blow, StruckRun, a_node, a_rank, struck_run
+from peers.disturbed_peers import FAULTS, Trial, disturbed, peers
 
-from remesh.actors.history.journal_reading import read_history
-from remesh.orchestrator.control import journal
-from remesh.orchestrator.control.words.events import StepsDone, WorkerReady
+from remesh.actors.cluster.local_cluster import LocalCluster
 
-ROOT = Path(__file__).parents[1]
-PEERS = Path(__file__).parent / "peers" / "recovery_peers.py"
-RANKS = 4
-STEPS = 60
-FAULT_STEP = 25  # in the middle between two checkpoints
-LIMIT_S = 300.0
-FAULTS = {"killed rank": signal.SIGKILL, "frozen rank": signal.SIGSTOP}
+WORKERS = 4
+INTERVAL_S = 2.0  # of snapshots, at most
+GROW_S, READY_S, TAKEN_IN_S = 0.1, 0.5, 2.0
+PROMISE = "promise"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a folder tells of a run: the ranks' processes, and who ended which step at what moment.
-
-    Remesh tells of a step once and not for each process: its teller is 0.
-    """
-
-    pids: frozenset[int]
-    ends: tuple[tuple[int, int, float], ...]
-
-    @property
-    def step(self) -> int:
-        return max((step for _, step, _ in self.ends), default=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """`commands(folder, port)` train together until the last of them ends."""
+class Case:
+    """Blows of `number` to ranks of a run with these settings, and what is promised of them."""
 
     name: str
-    commands: Callable[[Path, int], Sequence[Sequence[str]]]
-    look: Callable[[Path], Seen]
-    environment: dict[str, str] = field(default_factory=dict)
-    servers: Callable[[int], Sequence[Sequence[str]]] = lambda _: ()
+    settings: tuple[str, ...]
+    number: signal.Signals
+    p50_s: float
+    p95_s: float | None = None
+    only: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Seconds from the fault to the end of a step never done before, and the steps done again."""
-
-    seconds: float
-    again: int
+ZERO3 = ("zero.stage=3", "checkpoint.snapshot_every=auto")
+CASES = (
+    Case(name="killed rank, dp 4", settings=(), number=signal.SIGKILL, p50_s=0.08, p95_s=0.2),
+    Case(name="killed rank, zero 3", settings=ZERO3, number=signal.SIGKILL, p50_s=0.08, p95_s=0.2),
+    Case(
+        name="killed rank, tp 2 dp 2",
+        settings=("parallel.tp=2",),
+        number=signal.SIGKILL,
+        p50_s=0.1,
+    ),
+    Case(name="frozen rank, dp 4", settings=(), number=signal.SIGSTOP, p50_s=0.4),
+)
+NODE_S = 0.4
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--quick", action="store_true", help="2 blows of the first case and a node")
     parser.add_argument("--peers", type=Path, help="the bin folder where the peers are installed")
-    parser.add_argument("--trials", type=int, default=5)
-    parser.add_argument("--frozen", type=int, default=1, help="trials with a frozen rank")
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--blows", type=int, default=10)
     asked = parser.parse_args()
-    contestants = [remesh(), *(peers(asked.peers.absolute()) if asked.peers else ())]
+    blows = 2 if asked.quick else asked.blows
+    chosen = [one for one in (CASES[:1] if asked.quick else CASES) if asked.only in one.name]
     rows: list[Row] = []
-    for fault, trials in (("killed rank", asked.trials), ("frozen rank", asked.frozen)):
-        if trials:
-            found = in_turns(contestants, fault, trials)
-            rows += compared(fault, found)
-    report("recovery", rows)
+    ours: dict[str, list[Blow]] = {}
+    if chosen:
+        cluster = LocalCluster.start(nodes=1, workers_per_node=WORKERS)
+        try:
+            for case in chosen:
+                ours[case.name], own = struck_ranks(cluster, case, blows)
+                rows += own
+        finally:
+            cluster.close()
+    if asked.only in "killed node":
+        rows += struck_nodes(blows)
+    if asked.only in "scaled" and not asked.quick:
+        rows += scaled(max(2, blows // 3))
+    if asked.peers:
+        rows += beside(asked.peers.absolute(), ours)
+    report("recovery" if not (asked.quick or asked.only) else "recovery_quick", rows)
 
 
-def in_turns(contestants: Sequence[Contestant], fault: str, trials: int) -> dict[str, list[Trial]]:
-    found: dict[str, list[Trial]] = {contestant.name: [] for contestant in contestants}
-    for number in range(trials):
-        for contestant in contestants:
-            trial = disturbed(contestant, fault, random.Random(number))
-            print(f"{fault}, {contestant.name}: {trial}", flush=True)
-            found[contestant.name].append(trial)
-    return found
+def struck_ranks(cluster: LocalCluster, case: Case, blows: int) -> tuple[list[Blow], list[Row]]:
+    with struck_run(cluster, WORKERS, *case.settings) as run:
+        blow = a_rank(case.number, run.chance)
+        found = [run.struck(blow) for _ in range(blows)]
+        run.settled()
+        grown_s, step_s, parts = run.grown_s(), run.step_s(), run.parts()
+    tell(case.name, found, f"{parts}; a step takes {step_s:.3f}")
+    rows = [*beyond(case.name, found, case.p50_s, case.p95_s)]
+    rows.append(again(case.name, found, max(2.0, INTERVAL_S / step_s)))
+    if case is CASES[0]:
+        ready_s = statistics.median(one.ready_s for one in found if one.ready_s is not None)
+        rows.append(cost("a death to its replacement ready", PROMISE, (ready_s, READY_S), "s"))
+        what = "grow by one rank, beyond the step"
+        rows.append(cost(what, PROMISE, (statistics.median(grown_s), GROW_S), "s"))
+    return found, rows
 
 
-def compared(fault: str, found: dict[str, list[Trial]]) -> Iterator[Row]:
-    ours, *others = found
-    for what, unit, of in (
-        ("to a new step", "s", lambda trial: trial.seconds),
-        ("done again", "steps", lambda trial: trial.again),
-    ):
-        medians = {name: statistics.median(map(of, trials)) for name, trials in found.items()}
-        for other in others:
-            yield cost(f"{fault}, {what}", other, (medians[ours], medians[other]), unit)
-
-
-def disturbed(contestant: Contestant, fault: str, chance: random.Random) -> Trial:
-    with tempfile.TemporaryDirectory() as place, running(contestant, Path(place)) as ended:
-        folder = Path(place)
-        log = folder / "log"
-        until(lambda: ended() or contestant.look(folder).step >= FAULT_STEP, log)
-        time.sleep(chance.uniform(0, 0.3))
-        victim = chance.choice(sorted(filter(alive, contestant.look(folder).pids)))
-        at_s = time.time()
-        os.kill(victim, FAULTS[fault])
-        until(ended, log)
-        if alive(victim):
-            os.kill(victim, signal.SIGKILL)
-        return told(contestant.look(folder), at_s)
-
-
-def told(seen: Seen, at_s: float) -> Trial:
-    before = {(who, step) for who, step, end_s in seen.ends if end_s <= at_s}
-    after = [end for end in seen.ends if end[2] > at_s]
-    tellers, newest = {who for who, _ in before}, max(step for _, step in before)
-    # One who was there before and had not ended the step yet does it for the first time.
-    again = {
-        step
-        for who, step, _ in after
-        if step <= newest and ((who, step) in before or who not in tellers)
-    }
-    new_s = min(end_s for _, step, end_s in after if step > newest) - at_s
-    return Trial(seconds=round(new_s, 3), again=len(again))
-
-
-def until(true: Callable[[], bool], log: Path) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not true():
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"nothing comes any more:\n{log.read_text()[-2000:]}")
-        time.sleep(0.02)
-
-
-@contextmanager
-def running(contestant: Contestant, folder: Path) -> Iterator[Callable[[], bool]]:
-    """What tells whether it has ended. Nothing of it is left behind."""
-    port = free_port()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **contestant.environment}
-    environment["TORCHFT_LIGHTHOUSE"] = f"http://127.0.0.1:{port}"
-    with ExitStack() as stack:
-        log = stack.enter_context((folder / "log").open("wb"))
-
-        def start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, start_new_session=True, cwd=folder
-            )
-            stack.callback(end, process)
-            return process
-
-        for command in contestant.servers(port):
-            start(command)
-        processes = [start(command) for command in contestant.commands(folder, port)]
-        yield lambda: all(process.poll() is not None for process in processes)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def alive(pid: int) -> bool:
+def struck_nodes(blows: int) -> Iterator[Row]:
+    """Of a head and as many nodes as make up four workers; another one comes for each that died."""
+    name = "killed node, dp 4"
+    cluster = LocalCluster.start(nodes=WORKERS, workers_per_node=1)
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        with struck_run(cluster, WORKERS) as run:
+            found, taken_s = [], []
+            for _ in range(blows):
+                found.append(run.struck(a_node(cluster), replaced=False))
+                run.settled(WORKERS - 1)
+                began_s = time.time()
+                cluster.add_node(num_cpus=1)
+                run.settled()
+                taken_s.append(run.newest_form_s() - began_s)
+            parts = run.parts()
+    finally:
+        cluster.close()
+    tell(name, found, parts)
+    yield from beyond(name, found, NODE_S, None)
+    yield again(name, found, 2.0)
+    what = "a node that is started, to its mesh"
+    yield cost(what, PROMISE, (statistics.median(taken_s), TAKEN_IN_S), "s")
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+def scaled(times: int) -> Iterator[Row]:
+    """Two nodes, of which one is let go and taken in again."""
+    cluster = LocalCluster.start(nodes=2, workers_per_node=WORKERS // 2)
+    try:
+        with struck_run(cluster, WORKERS) as run:
+            run.settled()
+            taken_s, slower = [], []
+            for _ in range(times):
+                scale(run, 1)
+                few = run.settled(WORKERS // 2)
+                quiet_s = run.step_s(few.step)
+                began_s = scale(run, 2)
+                run.settled()
+                taken_s.append(run.newest_form_s() - began_s)
+                slower.append(run.step_s(few.step + 1, before_s=began_s + taken_s[-1]) / quiet_s)
+            grown_s = run.grown_s()
+    finally:
+        cluster.close()
+    print(f"scaled: meanwhile a step takes {statistics.median(slower):.2f} times as long")
+    what = "a node that is wanted, to its mesh"
+    yield cost(what, PROMISE, (statistics.median(taken_s), TAKEN_IN_S), "s")
+    what = "grow by a node, beyond the step"
+    yield cost(what, PROMISE, (statistics.median(grown_s), GROW_S), "s")
 
 
-def remesh() -> Contestant:
-    tiny = str(ROOT / "examples" / "tiny.toml")
-    data = ROOT / "runs" / "data" / "python-stdlib-128"
-
-    def commands(folder: Path, _: int) -> Sequence[Sequence[str]]:
-        sets = [f"checkpoint.dir={folder / 'run'}", f"data.dir={data}", f"train.steps={STEPS}"]
-        options = [word for text in [*sets, "checkpoint.every=10"] for word in ("--set", text)]
-        return [[sys.executable, "-m", "remesh.cli", "run", tiny, *options]]
-
-    def look(folder: Path) -> Seen:
-        starts = read_history(folder / "run").starts
-        events = [event for start in starts for event, _ in journal.read(start.lines)]
-        done = [event.records for event in events if isinstance(event, StepsDone)]
-        return Seen(
-            pids=frozenset(event.pid for event in events if isinstance(event, WorkerReady)),
-            ends=tuple((0, record.step, record.ended_s) for records in done for record in records),
-        )
-
-    return Contestant(name="remesh", commands=commands, look=look)
+def scale(run: StruckRun, nodes: int) -> float:
+    """Asks for so many nodes; the moment at which the command began."""
+    began_s = time.time()
+    command = [sys.executable, "-m", "remesh.cli", "scale", str(run.folder)]
+    subprocess.run([*command, "--nodes", str(nodes)], check=True, capture_output=True)
+    return began_s
 
 
-def peers(bin_folder: Path) -> list[Contestant]:
-    python = str(bin_folder / "python")
-
-    def torchrun(folder: Path, port: int) -> Sequence[Sequence[str]]:
-        how = ["--nnodes=1", f"--nproc-per-node={RANKS}", "--max-restarts=3"]
-        where = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-        return [[str(bin_folder / "torchrun"), *how, *where, str(PEERS), "torchrun", str(folder)]]
-
-    def ray_train(folder: Path, _: int) -> Sequence[Sequence[str]]:
-        return [[python, str(PEERS), "ray-train", str(folder)]]
-
-    def torchft(folder: Path, _: int) -> Sequence[Sequence[str]]:
-        return [[python, str(PEERS), "torchft", str(folder)]] * RANKS
-
-    def lighthouse(port: int) -> Sequence[Sequence[str]]:
-        how = ["--min_replicas=1", "--join_timeout_ms=1000", f"--bind=127.0.0.1:{port}"]
-        return [[str(bin_folder / "torchft_lighthouse"), *how]]
-
-    # Without it torchrun does not restart here at all.
-    restarts = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return [
-        Contestant(name="torchrun", commands=torchrun, look=diaries, environment=restarts),
-        Contestant(name="Ray Train", commands=ray_train, look=diaries),
-        Contestant(name="torchft", commands=torchft, look=diaries, servers=lighthouse),
-    ]
+def beside(bin_folder: Path, ours: Mapping[str, Sequence[Blow]], trials: int = 3) -> Iterator[Row]:
+    """The seconds to a new step and the steps done again, of the peers that are installed."""
+    for fault in FAULTS:
+        mine = ours.get(f"{fault}, dp 4", ())
+        for peer in peers(bin_folder) if mine else ():
+            found: list[Trial] = []
+            for number in range(trials):
+                found.append(disturbed(peer, fault, random.Random(number)))
+                print(f"{fault}, {peer.name}: {found[-1]}", flush=True)
+            new_s = [statistics.median(one.new_s for one in mine)]
+            new_s.append(statistics.median(one.seconds for one in found))
+            yield cost(f"{fault}, to a new step", peer.name, (new_s[0], new_s[1]), "s")
+            twice = [statistics.median(one.again for one in each) for each in (mine, found)]
+            yield cost(f"{fault}, done again", peer.name, (twice[0], twice[1]), "steps")
 
 
-def diaries(folder: Path) -> Seen:
-    lines = [line for path in folder.glob("steps-*.jsonl") for line in whole_lines(path)]
-    return Seen(
-        pids=frozenset(pid for pid, _, _ in lines),
-        ends=tuple(lines),
-    )
+def beyond(name: str, found: Sequence[Blow], p50_s: float, p95_s: float | None) -> Iterator[Row]:
+    beyond_s = sorted(one.beyond_s for one in found)
+    p95 = beyond_s[min(len(beyond_s) - 1, round(0.95 * len(beyond_s)))]
+    yield cost(f"{name}, beyond the step, p50", PROMISE, (statistics.median(beyond_s), p50_s), "s")
+    if p95_s is not None:
+        yield cost(f"{name}, beyond the step, p95", PROMISE, (p95, p95_s), "s")
 
 
-def whole_lines(path: Path) -> list[tuple[int, int, float]]:
-    *lines, _ = path.read_text().split("\n")
-    return [tuple(json.loads(line)) for line in lines]
+def again(name: str, found: Sequence[Blow], most: float) -> Row:
+    worst = max(one.again for one in found)
+    return cost(f"{name}, steps done again, at most", PROMISE, (worst, most), "steps")
+
+
+def tell(name: str, found: Sequence[Blow], parts: str) -> None:
+    beyond_s = ", ".join(f"{one.beyond_s:.3f}" for one in found)
+    lost = ", ".join(str(one.again) for one in found)
+    kept = sum(one.kept for one in found)
+    print(f"{name}: beyond the step {beyond_s}; done again {lost}")
+    went_on = f"the survivors' processes went on in {kept} of {len(found)}"
+    print(f"  {went_on}; medians: {parts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ RAN_PART = 50  # one that ran or waited to run for one part in so many of a sile
 class Signs:
     """The newest beat of a process, when it came, and the progress of its trainer.
 
-    `active_ns` is how long it had run or waited to run at `active_s`, in the silence after it.
+    `active_ns` is how long it had run or waited to run at `active_s`, in the silence after it;
+    `rest_ns` and `rest_s` are the same in a step that overruns, and `rest_told` whether that it
+    rests there is told.
     """
 
     progress: Progress
@@ -30,6 +32,9 @@ class Signs:
     beat_s: float = 0.0
     active_ns: int | None = None
     active_s: float = 0.0
+    rest_ns: int | None = None
+    rest_s: float = 0.0
+    rest_told: bool = False
     told: bool = False
 
 
@@ -93,6 +98,9 @@ class SignWatch:
     def _stuck(self, one: Resident, signs: Signs, running_s: float) -> list[Event]:
         standing = _standing(one)
         silent_s = signs.progress.silent_s(standing, running_s, at_work=_is_at_work(one))
+        at_rest = silent_s is None
+        if at_rest:
+            silent_s = self._rests_s(one, signs, running_s)
         if silent_s is None:
             return []
         return [
@@ -103,8 +111,27 @@ class SignWatch:
                 operation=standing.operation,
                 phase=RankPhase(standing.phase).name.lower(),
                 silent_s=silent_s,
+                at_rest=at_rest,
             )
         ]
+
+    def _rests_s(self, one: Resident, signs: Signs, running_s: float) -> float | None:
+        """How long it stands still in a step that overruns, once it is seen to use no processor."""
+        stood_s = signs.progress.overrun_s(running_s)
+        if stood_s is None:
+            signs.rest_ns, signs.rest_told = None, False
+            return None
+        if signs.rest_told:
+            return None
+        if signs.rest_ns is None:
+            signs.rest_ns, signs.rest_s = active_ns(one.pid), running_s
+        passed_s = running_s - signs.rest_s
+        if passed_s < self._timers.patience_s:
+            return None
+        ran_s = (active_ns(one.pid) - signs.rest_ns) / 1e9
+        signs.rest_ns = None
+        signs.rest_told = ran_s < passed_s / RAN_PART
+        return stood_s if signs.rest_told else None
 
 
 def _standing(one: Resident) -> Whereabouts:

@@ -171,7 +171,8 @@ def test_a_host_whose_kernel_outlives_its_processes_is_not_waited_for(hosts, pla
         report = run.stop()
     [life] = [life for life in report["generations"] if life["generation"] == before.generation + 1]
     assert life["generation"] == after.generation
-    assert "connections to it are refused" in life["reason"]
+    # Whichever is heard first: Ray's word, or the kernel's.
+    assert "its agent died" in life["reason"] or "are refused" in life["reason"]
     assert life["lost_steps"] <= 1
 
 

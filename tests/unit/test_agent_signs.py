@@ -24,6 +24,7 @@ from remesh.orchestrator.worker.trainer_progress import (
     FIRST_PATIENCES,
     LEAST_PATIENCES,
     LONGEST_GAPS,
+    OVERRUN_PATIENCES,
     Progress,
     Whereabouts,
 )
@@ -82,6 +83,55 @@ def test_who_is_not_in_a_step_has_all_the_time():
     progress, here, now_s = trained(0.1)
     assert progress.silent_s(here, now_s + 1e6, at_work=False) is None
     assert progress.silent_s(here, now_s + 1e6 + P, at_work=True) is None
+
+
+def stepped(step_s=2.0, steps=5, gaps=4):
+    """A rank that has made steps of so many operations, at the begin of its next one."""
+    progress = Progress(P)
+    for number in range(steps * gaps):
+        here = at(step=number // gaps, operation=number % gaps)
+        progress.silent_s(here, number * step_s / gaps, at_work=True)
+    progress.silent_s(at(step=steps), steps * step_s, at_work=True)
+    return progress, at(step=steps), steps * step_s
+
+
+def overruns(progress, here, now_s):
+    progress.silent_s(here, now_s, at_work=True)
+    return progress.overrun_s(now_s)
+
+
+def test_a_step_that_takes_three_times_as_long_as_usual_is_looked_at():
+    least_s = OVERRUN_PATIENCES * P
+    progress, here, now_s = stepped()
+    assert overruns(progress, here, now_s + 0.99 * least_s) is None
+    assert overruns(progress, here, now_s + 1.01 * least_s) == pytest.approx(1.01 * least_s)
+    progress, here, now_s = stepped(step_s=10 * P, gaps=20)
+    assert overruns(progress, here, now_s + 29 * P) is None
+    assert overruns(progress, here, now_s + 31 * P) == 31 * P
+
+
+def test_one_that_stands_at_one_place_for_long_is_looked_at_later():
+    progress, here, now_s = stepped(step_s=5 * P, gaps=2)
+    other = at(step=here.step, operation=1)
+    progress.silent_s(other, now_s + 6 * P, at_work=True)
+    progress.silent_s(here := at(step=here.step, operation=2), now_s + 12 * P, at_work=True)
+    assert overruns(progress, here, now_s + 29 * P) is None
+    assert overruns(progress, here, now_s + 31 * P) == 19 * P
+
+
+def test_before_steps_are_known_none_takes_too_long():
+    progress, here, now_s = stepped(steps=2)
+    assert overruns(progress, here, now_s + 100 * P) is None
+    progress, here, now_s = stepped(steps=3)
+    assert overruns(progress, here, now_s + 100 * P) is not None
+    anew = at(step=here.step, generation=2)
+    assert overruns(progress, anew, now_s + 101 * P) is None
+    assert (
+        overruns(progress, at(step=here.step, operation=1, generation=2), now_s + 102 * P) is None
+    )
+    anew = at(step=here.step, operation=2, generation=2)
+    assert overruns(progress, anew, now_s + 103 * P) is None
+    assert overruns(progress, anew, now_s + 1000 * P) is None
 
 
 @dataclass
@@ -145,12 +195,12 @@ def test_a_stopped_process_is_frozen_after_a_patience_and_told_once(looked):
     assert len(looked.look(3.1 * P)) == 1
 
 
-def test_one_that_all_others_wait_for_is_frozen_after_half_a_patience(looked):
+def test_one_that_all_others_wait_for_is_frozen_after_a_third_of_a_patience(looked):
     looked.one.generation = 3
     looked.beat(0.0, generation=3, step=5, phase=int(RankPhase.COMPUTING))
     looked.stop()
-    assert looked.look(0.4 * P) == []
-    assert looked.look(0.6 * P) == [WorkerFrozen(worker="worker-0", silent_s=0.6 * P)]
+    assert looked.look(0.25 * P) == []
+    assert looked.look(0.35 * P) == [WorkerFrozen(worker="worker-0", silent_s=0.35 * P)]
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -198,6 +248,37 @@ def test_a_trainer_that_stands_still_while_its_process_beats_is_stuck(looked):
     assert isinstance(told, WorkerStuck)
     assert (told.worker, told.generation, told.step) == ("worker-0", 3, 4)
     assert (told.operation, told.phase) == (2, "computing")
+
+
+def in_a_long_step(looked):
+    """A rank that has made steps, and stands in one that overruns; the moment."""
+    looked.one.generation = 3
+    for number in range(5):
+        for operation in range(2):
+            where = {"generation": 3, "step": number, "phase": int(RankPhase.COMPUTING)}
+            assert looked.beat(number + operation / 2, operation=operation, **where) == []
+    now_s = 5.0 + OVERRUN_PATIENCES * P
+    assert looked.beat(now_s) == []
+    return now_s
+
+
+def test_a_trainer_in_a_long_step_whose_process_sleeps_is_told_early_and_again_late(looked):
+    now_s = in_a_long_step(looked)
+    assert looked.beat(now_s + 0.9 * P) == []
+    (told,) = looked.beat(now_s + 1.1 * P)
+    assert (told.worker, told.step, told.operation, told.at_rest) == ("worker-0", 3, 1, True)
+    assert looked.beat(now_s + 2.0 * P) == looked.beat(now_s + 3.2 * P) == []
+    (late,) = looked.beat(now_s + 1.1 * LEAST_PATIENCES * P)
+    assert not late.at_rest
+
+
+def test_a_trainer_that_computes_is_not_told_early(looked):
+    now_s = in_a_long_step(looked)
+    looked.watch._signs[1].rest_ns -= int(P * 1e9)
+    assert looked.beat(now_s + 1.1 * P) == []
+    looked.beat(now_s + 1.2 * P)
+    (told,) = looked.beat(now_s + 2.4 * P)
+    assert told.at_rest, "it is looked at again"
 
 
 @pytest.mark.parametrize("reason", ["parked", "between steps", "not formed"])

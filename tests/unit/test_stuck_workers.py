@@ -6,8 +6,9 @@ from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 
 
-def stuck(drive, worker, step=10, operation=7):
+def stuck(drive, worker, step=10, operation=7, *, at_rest=False):
     where = {"step": step, "operation": operation, "phase": "forward", "silent_s": 3.0}
+    where["at_rest"] = at_rest
     generation = drive.state.last_generation
     return drive.do(ev.WorkerStuck(worker=worker, generation=generation, **where))
 
@@ -56,6 +57,66 @@ def test_of_whom_nothing_is_told_is_waited_for_and_nobody_else_is_to_blame():
     stuck(drive, saves, operation=2)
     drive.tick()
     assert ended(drive) == [saves], "what the others have told is not forgotten"
+
+
+def test_once_all_are_at_rest_who_is_behind_is_ended_at_once():
+    drive = running(10)
+    *others, hangs = drive.members
+    for worker in others:
+        assert stuck(drive, worker, at_rest=True) == []
+    stuck(drive, hangs, operation=6, at_rest=True)
+    assert ended(drive) == [hangs]
+    assert drive.state.phase == "fencing"
+
+
+def test_one_that_computes_is_given_its_time_however_early_the_others_tell():
+    drive = running(10)
+    *others, slow = drive.members
+    for worker in others:
+        stuck(drive, worker, at_rest=True)
+    drive.tick()
+    assert drive.state.deadlines.judge_s is None
+    assert (ended(drive), drive.state.phase) == ([], "running")
+    stuck(drive, slow, operation=6)
+    assert ended(drive) == [], "the others are heard first"
+    drive.tick()
+    assert ended(drive) == [slow]
+
+
+def test_a_network_that_stumbles_is_given_its_time():
+    """All wait at the same operation."""
+    drive = running(10)
+    for worker in drive.members:
+        stuck(drive, worker, at_rest=True)
+    assert drive.state.phase == "running"
+    for worker in drive.members[:-1]:
+        stuck(drive, worker)
+    drive.tick()
+    assert drive.state.phase == "running"
+    stuck(drive, drive.members[-1])
+    drive.tick()
+    assert (ended(drive), drive.state.phase) == ([], "fencing")
+    assert drive.state.current.stalled
+
+
+def test_whom_nobody_waits_for_is_given_its_time():
+    drive = running(10, nodes=(("head", 1),), max_dp=1)
+    stuck(drive, "worker-0", at_rest=True)
+    assert (ended(drive), drive.state.phase) == ([], "running")
+    stuck(drive, "worker-0")
+    drive.tick()
+    assert ended(drive) == ["worker-0"]
+
+
+def test_who_went_on_after_it_was_at_rest_counts_for_nothing():
+    drive = running(10)
+    for worker in drive.members[:-1]:
+        stuck(drive, worker, at_rest=True)
+    drive.steps(13)
+    for worker in drive.members:
+        stuck(drive, worker, step=13)
+    drive.tick()
+    assert drive.state.current.stalled
 
 
 def test_those_who_wait_for_one_that_has_no_state_yet_are_not_to_blame():

@@ -5,9 +5,14 @@ others, who wait for it in an operation that it has not come to. So all are hear
 the lowest (step, operation) is ended as a frozen one is. Where all stand at the same operation it
 is none of them, as far as anybody can see: the mesh is left, and counts as a try that came to
 nothing. Of whom nothing is told is between two steps, where it waits for data or storage, or has no
-state yet: then the others wait for it, and for how long it may is a limit of its own. What lost: a
-limit in seconds for a step, which has to be longer than the longest; and to end the lowest of those
-that had told, which killed the one that waited for another's slow storage.
+state yet: then the others wait for it, and for how long it may is a limit of its own.
+
+In a step that takes three times as long as usual, those whose processes use no processor tell
+early. Once all have, none of them computes, so who is behind has hung, and is ended at once. Where
+nobody is behind, or nobody else is there who waits, that is no evidence: it takes as long as ever.
+
+What lost: a limit in seconds for a step, which has to be longer than the longest; and to end the
+lowest of those that had told, which killed the one that waited for another's slow storage.
 """
 
 from remesh.orchestrator.control.memory.generations import Generation
@@ -27,7 +32,13 @@ def on_worker_stuck(turn: Turn, event: WorkerStuck) -> None:
         return
     since_s = turn.now_s - event.silent_s
     state.current.stuck[event.worker] = (event.step, event.operation, since_s)
-    if state.deadlines.judge_s is None:
+    if event.at_rest:
+        state.current.at_rest.add(event.worker)
+    else:
+        state.current.at_rest.discard(event.worker)
+    if event.at_rest and state.current.stuck.keys() == state.current.unparked:
+        judge_stuck(turn)
+    elif state.deadlines.judge_s is None:
         state.deadlines.judge_s = turn.now_s + turn.timers.judge_s
 
 
@@ -38,12 +49,15 @@ def judge_stuck(turn: Turn) -> None:
     life.stuck = told = _still_there(life)
     if not told or told.keys() != life.unparked or state.phase not in _IN_A_MESH:
         return
-    life.stuck = {}
     lowest = min(at[:2] for at in told.values())
     behind = sorted(name for name, at in told.items() if at[:2] == lowest)
+    nobody = 2 * len(behind) > len(told)
+    if nobody and life.at_rest:
+        return
+    life.stuck, life.at_rest = {}, set()
     began_s = still_since_s(turn, min(since_s for _, _, since_s in told.values()))
     where = f"before operation {lowest[1]} of step {lowest[0] + 1}"
-    if len(told) > 1 and 2 * len(behind) > len(told):
+    if nobody and len(told) > 1:
         life.stalled = True
         fence(turn, f"{_named(behind)} stand still, each {where}", began_s=began_s)
         return

@@ -65,8 +65,8 @@ class Generation:
     workers save after it. `is_last`: the run ends once it has saved. `blamed`: a failure of its
     restore was counted already.
     `stuck` are those that make no progress, with the (step, operation) at which they stand, and
-    since when. `stalled`: it was left since all of them stood at the same. `explained`: it is known
-    why it ended, which was no node.
+    since when; those `at_rest` of them have told early. `stalled`: it was left since all of them
+    stood at the same. `explained`: it is known why it ended, which was no node.
     `heard_step` is the newest step up to which no record is missing. `back_s` is the end of the
     newest step until what was lost is trained again, with the first new one.
     """
@@ -92,6 +92,7 @@ class Generation:
     stalled: bool = False
     explained: bool = False
     stuck: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    at_rest: set[str] = field(default_factory=set)
     formed_s: float | None = None
     restored_s: float | None = None
     first_step_s: float | None = None

@@ -154,7 +154,8 @@ class WorkerStuck:
 
     It stands in `phase` before an operation of the step after `step`; `operation` says how far that
     is, as a number that can be compared with those of others. Told again if it goes on and stands
-    still once more.
+    still once more. `at_rest`: told early, of a step that takes far longer than usual, since its
+    process uses no processor.
     """
 
     worker: str
@@ -163,6 +164,7 @@ class WorkerStuck:
     operation: int
     phase: str
     silent_s: float
+    at_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

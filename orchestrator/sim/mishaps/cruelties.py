@@ -12,7 +12,6 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.sim.mishaps.victims import living, often, other_hosts
 from remesh.orchestrator.sim.shells.sim_host import Host
-from remesh.orchestrator.sim.surroundings.ailing import STUCK
 from remesh.orchestrator.sim.surroundings.cluster import Cluster
 
 FOR_GOOD_S = 1e6
@@ -77,9 +76,7 @@ def _break_links(cluster: Cluster, some: list[str], others: list[str]) -> None:
     cluster.network.part(some, others)
     if often(cluster.world):
         cluster.network.part(others, some)
-    patience_s = cluster.world.settings.patience_s
-    stuck_s = (STUCK * patience_s + cluster.world.settings.step_s) * 1.1
-    cluster.world.agenda.after(stuck_s, partial(cluster.ailing.say_stuck, stuck_s))
+    cluster.ailing.say_stuck_later()
 
 
 def _hang(cluster: Cluster) -> None:

@@ -1,7 +1,8 @@
 """Processes and disks that are ill without being dead: hung trainers, processes that no kill ends.
 
 An agent sees a trainer that makes no progress by its stamps, while its process beats. It tells of
-all of them that stand still: of the one that hangs, and of those that wait for it in a collective.
+all of them that stand still: of the one that hangs, and of those that wait for it in a collective;
+early where they use no processor, as one that waits does, and one that hangs may or may not.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from remesh.orchestrator.worker.seat import Stance
 
 HUNG_AT, WAITING_AT = 3, 7  # operations of a step
 STUCK = 10.0  # patiences
+AT_REST = 4.0
+SPINS = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -52,21 +55,30 @@ class Ailing:
         if process.mesh is None:
             return
         self._stop(process, for_s)
-        stuck_s = (STUCK * self.world.settings.patience_s + self.world.settings.step_s) * 1.1
-        self.world.agenda.after(stuck_s, partial(self.say_stuck, stuck_s))
+        spins = self.world.chance.random() < SPINS
+        self.say_stuck_later(but=process.name if spins else "")
 
-    def say_stuck(self, silent_s: float) -> None:
-        """Of all members of the newest mesh, if it has to wait for somebody."""
+    def say_stuck_later(self, but: str = "") -> None:
+        """At the moments at which agents find that trainers make no progress."""
+        settings, after = self.world.settings, self.world.agenda.after
+        early_s = (AT_REST * settings.patience_s + 3 * settings.step_s) * 1.1
+        after(early_s, partial(self.say_stuck, early_s, at_rest=True, but=but))
+        stuck_s = (STUCK * settings.patience_s + settings.step_s) * 1.1
+        after(stuck_s, partial(self.say_stuck, stuck_s))
+
+    def say_stuck(self, silent_s: float, *, at_rest: bool = False, but: str = "") -> None:
+        """Of all members of the newest mesh `but` one, if it has to wait for somebody."""
         for mesh in list(self.meshes.values())[-1:]:
             there = [m for m in mesh.members if m.in_mesh(mesh.generation)]
             nodes = {member.node for member in mesh.members}
             if not any(member.frozen for member in there) and mesh.reachable(nodes):
                 continue
             for process in there:
-                if process.seat.stance is Stance.TRAINING:  # its stamps say nothing elsewhere
-                    self._say_stuck(process, silent_s)
+                trains = process.seat.stance is Stance.TRAINING  # stamps say nothing elsewhere
+                if trains and process.name != but:
+                    self._say_stuck(process, silent_s, at_rest=at_rest)
 
-    def _say_stuck(self, process: SimProcess, silent_s: float) -> None:
+    def _say_stuck(self, process: SimProcess, silent_s: float, *, at_rest: bool) -> None:
         if not self.hosts[process.node].is_heard:
             return
         word = WorkerStuck(
@@ -76,6 +88,7 @@ class Ailing:
             operation=HUNG_AT if process.frozen else WAITING_AT,
             phase="training",
             silent_s=silent_s,
+            at_rest=at_rest,
         )
         say = partial(self.post, process.node, word)
         self.world.agenda.after(self.world.between(0.0, 0.3), say)
