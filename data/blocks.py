@@ -10,15 +10,14 @@ every worker, and a dataset larger than it would cost a block a row under a glob
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import xxhash
 
 from remesh.data.data_error import DataError
-from remesh.data.manifest import ROW_HASHES, Block, Shard
+from remesh.data.manifest import ROW_HASHES, Shard
 from remesh.data.order import Words
 from remesh.data.regular_file import open_descriptor
 
@@ -26,60 +25,6 @@ Tokens = npt.NDArray[np.uint16]
 TOKEN_BYTES = 2
 
 _CLOSED = -1
-
-
-def row_schema(row_tokens: int) -> Any:
-    """The Arrow schema of a shard: one column `tokens`, lists of fixed length without nulls."""
-    token = pa.field("token", pa.uint16(), nullable=False)
-    return pa.schema([pa.field("tokens", pa.list_(token, row_tokens), nullable=False)])
-
-
-class ShardWriter:
-    """Writes blocks into an open file, the hashes of their rows into another, and notes where they
-    stand.
-    """
-
-    def __init__(
-        self, file: BinaryIO, row_hashes: BinaryIO, row_tokens: int, vocab_size: int
-    ) -> None:
-        self._file = file
-        self._row_hashes = row_hashes
-        self._row_tokens = row_tokens
-        self._vocab_size = vocab_size
-        self._schema = row_schema(row_tokens)
-        self._writer = pa.ipc.new_file(file, self._schema)
-        self._blocks: list[Block] = []
-
-    def write(self, rows: Tokens) -> None:
-        """Append rows of shape (n, row_tokens) as one block.
-
-        Raises: DataError if a token is beyond the vocabulary.
-        """
-        if problem := _token_problem(rows, self._vocab_size):
-            raise DataError(f"{problem}; give the tokenizer's own vocab_size")
-        values = pa.Array.from_buffers(pa.uint16(), rows.size, [None, pa.py_buffer(rows)])
-        column = pa.FixedSizeListArray.from_arrays(values, type=self._schema.field(0).type)
-        batch = pa.record_batch([column], schema=self._schema)
-        message = batch.serialize()
-        self._writer.write_batch(batch)
-        offset = self._file.tell() - message.size
-        hashes = hashes_of(rows).astype("<u8").tobytes()
-        self._row_hashes.write(hashes)
-        self._blocks.append(
-            Block(
-                offset=offset,
-                size_bytes=message.size,
-                rows=len(rows),
-                xxh3=xxhash.xxh3_64_hexdigest(message),
-                tokens_at=offset + _tokens_start(message, len(rows), self._row_tokens),
-                row_hashes=xxhash.xxh3_64_hexdigest(hashes),
-            )
-        )
-
-    def finish(self, name: str) -> Shard:
-        """The shard as written; the caller closes the file."""
-        self._writer.close()
-        return Shard(file=name, size_bytes=self._file.tell(), blocks=tuple(self._blocks))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,9 +76,11 @@ class ShardReader:
             raise self._corrupt(number, f"{len(found)} bytes are left of {block.size_bytes}")
         if (digest := xxhash.xxh3_64_hexdigest(found)) != block.xxh3:
             raise self._corrupt(number, f"its xxh3 is {digest}, the manifest says {block.xxh3}")
+        from remesh.data.arrow_blocks import tokens_start  # noqa: PLC0415 - loads pyarrow
+
         try:
-            start = _tokens_start(found, block.rows, self.row_tokens)
-        except (pa.ArrowException, EOFError, OSError, ValueError) as error:
+            start = tokens_start(found, block.rows, self.row_tokens)
+        except ValueError as error:
             raise self._corrupt(number, f"it is no block of rows ({error})") from None
         if block.offset + start != block.tokens_at:
             says = f"its tokens begin at {block.offset + start}, the manifest says"
@@ -151,7 +98,7 @@ class ShardReader:
 
         It would train nothing in silence where the vocabulary is shared out, or worse.
         """
-        if problem := _token_problem(tokens, self.vocab_size):
+        if problem := token_problem(tokens, self.vocab_size):
             raise self._corrupt(number, problem)
 
     def refuse_row(self, number: int, row: int, found: int) -> NoReturn:
@@ -176,18 +123,9 @@ def hashes_of(rows: Tokens) -> Words:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, pieces), np.uint64, len(rows))
 
 
-def _token_problem(tokens: Tokens, vocab_size: int) -> str | None:
+def token_problem(tokens: Tokens, vocab_size: int) -> str | None:
+    """What there is to say of tokens beyond a vocabulary, None if there are none."""
     largest = int(tokens.max())
     if largest < vocab_size:
         return None
     return f"its token {largest} is beyond the vocabulary of {vocab_size}"
-
-
-def _tokens_start(message: bytes | pa.Buffer, rows: int, row_tokens: int) -> int:
-    buffer = pa.py_buffer(message)
-    schema = row_schema(row_tokens)
-    batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.BufferReader(buffer)), schema)
-    tokens = batch.column(0).values
-    if (batch.num_rows, len(tokens)) != (rows, rows * row_tokens):
-        raise ValueError(f"{batch.num_rows} rows with {len(tokens)} tokens, expected {rows} rows")
-    return int(tokens.buffers()[1].address - buffer.address)

@@ -6,6 +6,7 @@ is known.
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from remesh.actors.cluster.local_cluster import LocalCluster
@@ -18,11 +19,19 @@ from remesh.parallel.doors.addresses import parted
 REACH_LIMIT_S = 5.0
 
 
-def connect(job: Job, options: RunOptions) -> LocalCluster | None:
+def connect(
+    job: Job, options: RunOptions, load: Callable[[], object] = lambda: None
+) -> LocalCluster | None:
     """Connect to the cluster that the options name; start one, and return it, if they name none.
 
+    `load` may import what needs Ray, which is done while nodes are started.
     Raises: UserError if that is no address, UnreachableError.
     """
+
+    def meanwhile(environment: dict[str, str]) -> None:
+        os.environ.update(environment)
+        load()
+
     if options.address is not None:
         _check_reachable(options.address)
         _init(options.address)
@@ -31,9 +40,9 @@ def connect(job: Job, options: RunOptions) -> LocalCluster | None:
         nodes=options.nodes,
         workers_per_node=options.workers_per_node,
         spares=job.elastic.spares,
+        meanwhile=meanwhile,
     )
     try:
-        os.environ.update(cluster.environment())
         _init(cluster.address)
         cluster.wait_until_joined(_living_hosts)
     except BaseException:

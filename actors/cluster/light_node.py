@@ -26,7 +26,8 @@ HOOK = f"{__name__}.lighten"
 HEAD = "REMESH_HEAD"  # HOST:PORT of the head, in the environment of a node that joins it
 JOIN_LIMIT_S = 60.0
 LOOK_S = 0.02
-ACTORS = 2  # of a run on the head
+HEADS = "--head"  # in the command of its raylet
+ACTORS = {True: 2, False: 1}  # of a run on the head, and on another node
 BEGUN = "--num_prestart_python_workers"
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PORTS = {
@@ -56,7 +57,8 @@ def lightened(raylet: list[str]) -> list[str]:
     """
     told = dict(word.split("=", 1) for word in raylet if "=" in word)
     place = (told["--session_dir"], told["--node_id"])
-    begun = min(ACTORS, int(told.get(BEGUN, ACTORS)))
+    most = ACTORS[any(_is(HEADS, word) for word in raylet)]
+    begun = min(most, int(told.get(BEGUN, most)))
     return [
         f"{BEGUN}={begun}" if _is(BEGUN, word) else _without_agent(word, place) for word in raylet
     ]

@@ -55,12 +55,19 @@ class LocalCluster:
 
     @classmethod
     def start(
-        cls, *, nodes: int, workers_per_node: int, spares: int = 0, job_server: bool = False
+        cls,
+        *,
+        nodes: int,
+        workers_per_node: int,
+        spares: int = 0,
+        job_server: bool = False,
+        meanwhile: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> Self:
         """Nodes with room for `workers_per_node` each, and for `spares` more on the head.
 
         All of them are up when it returns: a run that knows only some would form a mesh of those
-        first, and a second one soon after.
+        first, and a second one soon after. `meanwhile` is called while they load, with what
+        `environment` gives.
 
         Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds. Without it
         all nodes load side by side, and Ray without what nobody asks (light_node.py).
@@ -84,6 +91,7 @@ class LocalCluster:
                 cluster._wait_for(0, lambda: listens(cluster.address))
             for _ in range(nodes - 1):
                 cluster.add_node(num_cpus=workers_per_node)
+            meanwhile(cluster.environment())
             for index in range(nodes):
                 cluster._wait_for(index, partial(cluster._serves, index))
         except BaseException:
@@ -187,7 +195,8 @@ class LocalCluster:
         # Ray would serve its metrics at a port of every address, without a token.
         quiet["RAY_enable_metrics_collection"] = "false"
         if self.job_server is None:
-            quiet |= {"RAY_START_HOOK": HOOK, HEAD: self.address}
+            # The processes of a run's actors load beside the nodes, and not when it asks for them.
+            quiet |= {"RAY_START_HOOK": HOOK, HEAD: self.address, "RAY_enable_worker_prestart": "1"}
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
         return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
 

@@ -61,7 +61,7 @@ def start_run(
             check_nothing_changes(goes_on)
             old_runs.discard(folder.places)
             return FinishedRun(outcome, goes_on.step)
-        held.callback(disconnect, connect(job, options))
+        held.callback(disconnect, connect(job, options, _load))
         check_device(job.train.device, nodes())
         if options.address is not None:
             check_nodes(job, ladder, node_memory())
@@ -80,6 +80,11 @@ def start_run(
 
         begin_agents(spec, control, nodes())
         return Run(controller, held.pop_all(), outcome, outlives=bool(options.submission))
+
+
+def _load() -> None:
+    """Imports what a start needs that loads ray."""
+    import remesh.actors.jobs.early_agents  # noqa: F401, PLC0415
 
 
 def _brought_back(folder: RunFolder) -> str | None:

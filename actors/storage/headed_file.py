@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import numpy as np
-
 from remesh.data.durable import Disk
 from remesh.parallel.state.storage import Head
 
@@ -56,6 +54,8 @@ class HeadedFile:
 
     def _passes_by(self) -> bool:
         """Whether blocks may go past the cache from now on. Memory has to lie as they do."""
+        import numpy as np  # noqa: PLC0415 - who only looks at files does without
+
         if np.frombuffer(self.data, np.uint8).ctypes.data % BLOCK_BYTES:
             return False
         try:

@@ -21,9 +21,10 @@ from typing import BinaryIO
 import numpy as np
 import xxhash
 
-from remesh.data.blocks import TOKEN_BYTES, ShardWriter, Tokens
+from remesh.data.blocks import TOKEN_BYTES, Tokens
 from remesh.data.building.build_record import BuildRecord, shard_name
 from remesh.data.building.documents import READ_PLAINLY, Documents, Reading, TellLine
+from remesh.data.building.shard_writer import ShardWriter
 from remesh.data.building.sources import Source, find_source
 from remesh.data.data_error import DataError
 from remesh.data.durable import durable_file

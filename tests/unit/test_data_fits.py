@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from remesh.cli.data_commands import ensure_dataset
-from remesh.data.blocks import ShardWriter
 from remesh.data.building.prepare import build
+from remesh.data.building.shard_writer import ShardWriter
 from remesh.data.data_error import DataError
 from remesh.data.manifest import MANIFEST, ROW_HASHES, Manifest
 from remesh.data.skips import Skips

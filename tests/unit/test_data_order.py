@@ -141,3 +141,9 @@ def test_the_pure_files_load_neither_arrow_nor_torch():
         "sys.exit(bool({'pyarrow', 'torch', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_who_reads_samples_loads_no_arrow():
+    """speed 2: a rank and a command have less to load as they start."""
+    script = "import sys; import remesh.data.stream; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from manifests import dataset_manifest
 
-from remesh.data.blocks import ShardReader, ShardWriter
+from remesh.data.blocks import ShardReader
 from remesh.data.building.prepare import build
+from remesh.data.building.shard_writer import ShardWriter
 from remesh.data.data_error import DataError
 from remesh.data.digest import StepDigest
 from remesh.data.manifest import ROW_HASHES, Manifest

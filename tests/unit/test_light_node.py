@@ -33,8 +33,9 @@ def test_its_own_words_stay(tmp_path):
 
 
 def test_no_more_processes_begin_unasked_than_a_run_has_actors(tmp_path):
-    begun = [word for word in lightened(raylet(tmp_path)) if "prestart" in word]
-    assert begun == ["--num_prestart_python_workers=2"]
+    for head, num in ((["--head"], 2), ([], 1)):
+        begun = [word for word in lightened(raylet(tmp_path) + head) if "prestart" in word]
+        assert begun == [f"--num_prestart_python_workers={num}"]
 
 
 def test_a_stand_in_says_of_each_port_that_it_is_not_there_and_ends_with_its_raylet(tmp_path):

@@ -19,6 +19,7 @@ from remesh.orchestrator.user_text import (
 TABLE = ConfigDict(
     extra="forbid",
     frozen=True,
+    defer_build=True,  # who is handed a job checks nothing
     strict=True,
     allow_inf_nan=False,
     protected_namespaces=(),

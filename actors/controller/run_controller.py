@@ -1,4 +1,4 @@
-"""ControllerActor: a clock, an inbox and a journal around the pure machine of orchestrator.control.
+"""A run's controller: clock, inbox and journal around the pure machine of orchestrator.control.
 
 One thread handles events, in the order of the inbox: each is journalled as it arrives, then
 handled, and the commands are carried out by calls that do not wait. What must wait (the commit of a
@@ -66,7 +66,7 @@ CUT_SHORT = "ended by the command that started it"
 END_LIMIT_S = 5.0
 
 
-class ControllerActor:
+class RunController:
     """Its thread handles events from the beginning until the run has ended.
 
     Ray starts it again after a death: then it takes over from the one before, and nobody stops.
