@@ -6,6 +6,7 @@ as the run was asked to; one whose job file says others has been told so later t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from remesh.actors.history.newest_journal import read_newest
@@ -16,7 +17,7 @@ from remesh.orchestrator.job.curve import bits_change
 from remesh.orchestrator.job.job import BITS, Job, bit_key_of
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.plan.rung import keys_of
-from remesh.orchestrator.plan.wish import kept, said_by, wished_ladder
+from remesh.orchestrator.plan.wish import kept, said_by, wished_job, wished_ladder
 from remesh.orchestrator.user_errors import UserError
 
 DEGREES = frozenset(f"parallel.{axis}" for axis in BITS)
@@ -62,6 +63,25 @@ def with_wish(
         return replace(dropped, notices=(f"{over}: {error}",))
     said = f"it goes on with {wish}, which was asked for; remesh scale --layout auto gives it back"
     return WithWish(ladder=wished, carried=carried, notices=(said,))
+
+
+def as_wished(
+    job: Job, run_folder: Path, within: Callable[[Ladder], Ladder | None]
+) -> tuple[Job, str | None]:
+    """The job as the next start of the run in this folder takes it, and what is to be said of that.
+
+    What a start would refuse, or drop, it says itself.
+    """
+    try:
+        wish = kept(carried_by(read_newest(run_folder).starts).layout, job)
+        wished = wished_job(job, wish)
+        fits = within(wished_ladder(job, wish))
+    except (UserError, OSError):
+        return job, None
+    if wish is None or fits is None:
+        return job, None
+    gives_back = "remesh scale --layout auto gives it back"
+    return wished, f"{wish}, which the run was asked for, holds as if its job said so; {gives_back}"
 
 
 def with_bits(

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
+from remesh.actors.jobs.earlier_wish import as_wished
 from remesh.actors.jobs.inside_job import check_cluster, check_folders
 from remesh.cli.data_commands import ensure_dataset
 from remesh.cli.driving.drive import Display, DrivenRun, Wish, drive
@@ -119,6 +120,13 @@ def _introduce(job: Job, options: RunOptions, display: Display) -> None:
         f"{count(options.workers_per_node, 'worker')} each"
     )
     room = NodeRoom(nodes=options.nodes, places=options.workers_per_node)
+    job, wished = (
+        (job, None)
+        if options.fresh
+        else as_wished(job, job.run_dir, lambda one: one.within(room.units))
+    )
+    if wished:
+        display.note(wished)
     ladder = ladder_of(job)
     for reason in reasons(job, ladder, rung_for(job, ladder, room), room):
         display.note(reason)
