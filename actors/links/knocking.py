@@ -26,6 +26,7 @@ from remesh.parallel.threads import heard_thread
 AGAIN_S = 0.025  # a door that refuses is tried again so soon, and later by and by
 SLOWER_S = 0.2
 LATER_S = 2.0  # one that does not answer
+MOST_DROPS = 8  # in a row, before it is no dying process but somebody else who answers
 GIVEN_UP_TRIES = 5  # in a row for an answer, of a door at which nobody has come in yet
 ESTABLISHED = (0, errno.EISCONN)
 
@@ -33,7 +34,8 @@ ESTABLISHED = (0, errno.EISCONN)
 @dataclass(slots=True, eq=False)
 class _Doorway:
     """`agent` tells the agents of a node from each other. `was_in`: a connection has stood, so the
-    address is right. `broken_s` is when the newest one broke, by the wall clock.
+    address is right. `broken_s` is when the newest one broke that had stood for a while, by the
+    wall clock; since then `drops` more were taken and broken at once.
     """
 
     node: str
@@ -43,6 +45,7 @@ class _Doorway:
     was_in: bool = False
     came_s: float = 0.0
     broken_s: float = 0.0
+    drops: int = 0
     tries: int = 0
     due_s: float = 0.0
     is_over: bool = False
@@ -160,10 +163,14 @@ class Knocking:
         except OSError:  # reset
             pass
         self._hang_up(one)
-        one.broken_s, one.tries = time.time(), 0
-        # Whoever takes a connection only to drop it, such as a proxy, is not asked at once again.
-        stood = time.monotonic() - one.came_s > AGAIN_S
-        one.due_s = 0.0 if stood else time.monotonic() + LATER_S
+        now_s = time.monotonic()
+        one.tries = 0
+        if now_s - one.came_s > AGAIN_S:
+            one.broken_s, one.drops = time.time(), 0
+        else:
+            one.drops += 1
+        # One that ends may still take a connection with its last breath; a proxy takes them all.
+        one.due_s = now_s + (AGAIN_S if one.drops < MOST_DROPS else LATER_S)
 
     def _missed(self, one: _Doorway, error: int) -> None:
         self._hang_up(one)

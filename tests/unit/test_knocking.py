@@ -7,7 +7,7 @@ import time
 import pytest
 from waiting import soon
 
-from remesh.actors.links.knocking import GIVEN_UP_TRIES, Knocking
+from remesh.actors.links.knocking import GIVEN_UP_TRIES, MOST_DROPS, Knocking
 from remesh.parallel.doors.addresses import parted
 from remesh.parallel.doors.silent_door import MOST_HELD, SilentDoor
 
@@ -121,14 +121,35 @@ def test_the_next_agent_of_a_node_has_a_door_of_its_own(knocked, door):
     other.close()
 
 
-def test_one_that_drops_whoever_comes_is_not_asked_at_once_again(knocked, door):
-    knocked.knocking.see("a", 1, door.address)
-    knocked.until(lambda: knocked.visit().was_in)
+def dropped(knocked, door):
+    """Whoever has come in is dropped at once."""
+    visit = knocked.visit()
+    knocked.until(lambda: visit.line is not None and not visit.tries)
+    visit.came_s = time.monotonic()
     door.take()
     door._held.pop().close()
+    knocked.until(lambda: visit.line is None)
+
+
+def test_a_process_that_takes_one_more_with_its_last_breath_is_known_all_the_same(knocked, door):
+    knocked.come_in(door)
+    door._held.pop().close()
     knocked.until(lambda: knocked.visit().line is None)
+    broken_s = knocked.visit().broken_s
+    dropped(knocked, door)
+    assert knocked.news == []
+    door.close()
+    knocked.until(lambda: knocked.news)
+    assert knocked.news == [("a", broken_s)]
+
+
+def test_one_that_drops_whoever_comes_is_not_asked_at_once_for_ever(knocked, door):
+    knocked.come_in(door)
+    for _ in range(MOST_DROPS):
+        dropped(knocked, door)
     knocked.turns()
     assert knocked.visit().tries == 0
+    assert knocked.visit().due_s > time.monotonic() + 1.0
 
 
 def test_a_door_takes_nothing_in_and_holds_few(door):
