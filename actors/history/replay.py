@@ -16,9 +16,14 @@ from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.carried import Carried
 from remesh.orchestrator.control.words.codec_plans import CodecError
 from remesh.orchestrator.control.words.commands import Announce, Command, End
+from remesh.orchestrator.control.words.phases import Phase
 
 EVERY = 10_000  # events, which take about a second to replay
+LATEST = 80_000  # however busy the controller is: that of 16,384 ranks has 49,000 a recovery
 SHARE = 4  # of the bytes of a journal at most one in so many is of a snapshot
+
+
+_RECOVERING = (Phase.FENCING, Phase.FORMING, Phase.RESTORING)
 
 
 class Handled(Protocol):
@@ -35,7 +40,8 @@ class SnapshotWriter:
     """Writes down every now and then what there is, which the machine changes meanwhile.
 
     It does so between two events, and holds up nobody who brings one: those that have come in
-    meanwhile are in the journal before the snapshot, which says where it belongs.
+    meanwhile are in the journal before the snapshot, which says where it belongs. The events of a
+    recovery are not held up either, since steps wait for them.
     """
 
     def __init__(self, there: Snapshot, inbox: Handled, writer: JournalWriter) -> None:
@@ -49,7 +55,8 @@ class SnapshotWriter:
         """Called by the thread that handles them, once what it has taken out is handled."""
         self._events += 1
         before = self._writer.num_bytes
-        if self._events >= EVERY and before >= self._due_bytes and self._inbox.ends_line:
+        due = EVERY if self._there.state.phase not in _RECOVERING else LATEST
+        if self._events >= due and before >= self._due_bytes and self._inbox.ends_line:
             values = encode(self._there)
             self._writer.snapshot(values, self._inbox.at_s, after=self._inbox.place.line)
             after = self._writer.num_bytes

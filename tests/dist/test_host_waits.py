@@ -45,6 +45,7 @@ def asked_by_operation(seat, layout, more):
     ],
 )
 def test_no_microbatch_waits_for_a_number_of_the_device(pool, layout, more):
+    """speed 6: three waited, between forward and backward."""
     for asking, carried_out in pool.run(asked_by_operation, layout.world_size, layout, more):
         assert {Forward, Backward, Reduce, Vote, Step} <= carried_out
         assert asking <= {Vote, Step}  # the count of updates lies in the host's memory

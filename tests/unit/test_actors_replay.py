@@ -90,6 +90,21 @@ def test_a_snapshot_is_taken_now_and_then(tmp_path):
     assert count_of_snapshots(writer) == 1
 
 
+def test_a_recovery_is_not_held_up_by_a_snapshot_unless_it_has_no_end(tmp_path):
+    """speed 7: one of 16,384 ranks took over a second, amid a recovery."""
+    drive = tallied(5)
+    drive.lose(drive.members[-1])
+    assert drive.state.phase == "fencing"
+    writer, inbox, snapshots = live(tmp_path, drive)
+    inbox.put(ev.Tick())
+    inbox.get(0.0)
+    for _ in range(replay.LATEST - 1):
+        snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 0
+    snapshots.after_an_event()
+    assert count_of_snapshots(writer) == 1
+
+
 def test_of_a_journal_of_many_ranks_snapshots_are_the_smaller_part(tmp_path):
     """control C: a recovery of 16,384 ranks wrote six of ten megabytes each."""
     drive = tallied(5)

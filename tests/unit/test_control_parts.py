@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from remesh.orchestrator.control.memory.budget import EMPTY_TRIES, Budget
 from remesh.orchestrator.control.memory.checkpoint_book import Checkpoints
 from remesh.orchestrator.control.memory.lineage import Lineage
-from remesh.orchestrator.control.memory.membership import Node, WorkerState
+from remesh.orchestrator.control.memory.membership import Node, NodeState, WorkerState
 from remesh.orchestrator.control.memory.roster import Roster
 from remesh.orchestrator.control.words.events import FilesSaved
 from remesh.orchestrator.control.words.phases import ENDED, MOVES, Phase, check_move
@@ -137,6 +137,19 @@ def test_a_worker_that_is_being_ended_still_fills_its_slot():
     assert places(found, 2) == []
     found.remove(found.workers["worker-0"])
     assert places(found, 2) == ["head"]
+
+
+def test_in_the_place_of_one_that_is_being_ended_another_starts_where_there_is_room():
+    found = roster(("head", 4), ("b", 4))
+    start_all(found, 2)
+    found.move(found.workers["worker-0"], WorkerState.ENDING)
+    assert len(places(found, 2)) == 1
+    found.turn_node(found.nodes[found.workers["worker-0"].node], NodeState.LEAVING)
+    assert len(places(found, 2)) == 1, "it counts no more on a node that leaves"
+    units = roster(("head", 2), ("b", 2), tp=2)
+    start_all(units, 2)
+    units.move(units.workers["worker-0"], WorkerState.ENDING)
+    assert places(units, 2) == [], "one for a larger unit waits for its slot"
 
 
 def test_workers_complete_a_group_before_they_begin_another():
