@@ -23,7 +23,7 @@ from remesh.actors.run.run_report import report_of
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.job.submission import Submission
 
-STEPS = 160  # the job must still run when its followers have come and gone
+STEPS = 240  # the job must still run when its followers have come and gone
 
 
 @pytest.fixture(scope="module")
