@@ -23,7 +23,7 @@ from remesh.actors.agent.fork_words import (
     heard_word,
     say,
 )
-from remesh.actors.agent.warm_start import Started, start
+from remesh.actors.cluster.warm_start import Started, WarmProcess, start
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import AnySeat
 
@@ -61,14 +61,14 @@ class Forker:
         self._spec = spec
         self._environment = environment
         self._first = first
-        self._warm: subprocess.Popen[bytes] | None = None
+        self._warm: WarmProcess | None = None
         self._line: socket.socket | None = None
         self._is_warm = False
         self._asked: set[int] = set()
         self._unsent: deque[tuple[ForkSeat | TakeCare, int]] = deque()
         self._failures = 0
-        self._lone: dict[int, subprocess.Popen[bytes]] = {}
-        self._dying: list[subprocess.Popen[bytes]] = []
+        self._lone: dict[int, WarmProcess] = {}
+        self._dying: list[WarmProcess] = []
 
     @property
     def warm_pid(self) -> int:
@@ -132,8 +132,11 @@ class Forker:
         self._dying = [one for one in self._dying if one.poll() is None]
         if self._warm and (found := look(self._warm.pid)) and found.stopped:
             self._warm.kill()
-        ended = [pid for pid, lone in self._lone.items() if lone.poll() is not None]
-        return [Ended(pid=pid, code=self._lone.pop(pid).returncode) for pid in ended]
+        codes = {pid: lone.poll() for pid, lone in self._lone.items()}
+        ended = [Ended(pid=pid, code=code) for pid, code in codes.items() if code is not None]
+        for one in ended:
+            del self._lone[one.pid]
+        return ended
 
     def end(self, limit_s: float) -> None:
         """The warm process ends everything that is left, and itself; waited for up to the limit."""

@@ -18,8 +18,8 @@ import ray
 
 from remesh.actors.agent.forker import Forker
 from remesh.actors.agent.node_loop import NodeLoop, NodePlace
-from remesh.actors.agent.warm_start import Started
 from remesh.actors.agent.words import NodeAnswer, NodeOrders, NodeWord
+from remesh.actors.cluster.warm_start import Started
 from remesh.actors.node.leftovers import SHARED_MEMORY, folder_name, remove, sweep
 from remesh.actors.node.lives import Life
 from remesh.actors.node.log_carrier import LogCarrier

@@ -1,11 +1,11 @@
 """The process that an agent forks its ranks and its vault from: all is imported, nothing is begun.
 
 The agent starts it as warm_start.py says, with two descriptors: a socket on which it is asked, and
-a file that holds the run's RunSpec. It has one thread, and looks
-before each fork: a thread that a library started would not be in the child, but the locks that it
-held would. It makes no call to a device, computes nothing, and knows nothing of Ray. What a child's
-own business is, its device, log, threads and stamps, begins in the child. With `alone` as a third
-argument it forks nobody and is itself what it is asked for.
+a file that holds the run's RunSpec; one that is begun early gets them from the agent that takes it
+on. It has one thread, and looks before each fork: a thread that a library started would not be in
+the child, but the locks that it held would. It makes no call to a device, computes nothing, and
+knows nothing of Ray. What a child's own business is, its device, log, threads and stamps, begins in
+the child. With `alone` as a third argument it forks nobody and is itself what it is asked for.
 
 It reaps its children and tells how they ended. When the agent is gone it kills them, which reaches
 one that is stopped too, clears up shared memory, and ends.
@@ -36,6 +36,7 @@ from remesh.actors.agent.fork_words import (
     heard_word,
     say,
 )
+from remesh.actors.cluster.warm_start import WORD, taken_on
 from remesh.actors.node.leftovers import sweep
 from remesh.actors.node.seats import AnySeat, RankSeat
 from remesh.actors.orders import RunSpec
@@ -46,11 +47,14 @@ _TASKS = Path("/proc/self/task")
 
 
 def main() -> None:
-    line = socket.socket(fileno=int(sys.argv[1]))
-    with os.fdopen(int(sys.argv[2]), "rb") as file:
-        spec: RunSpec = pickle.load(file)  # noqa: S301 - of the agent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
+    if sys.argv[1] == WORD:
+        line, number = taken_on(socket.socket(fileno=int(sys.argv[2])))
+    else:
+        line, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    with os.fdopen(number, "rb") as file:
+        spec: RunSpec = pickle.load(file)  # noqa: S301 - of the agent
     gc.freeze()  # what is here already is never looked at again, and so stays shared
     gc.enable()
     if sys.argv[3:] == ["alone"]:

@@ -40,6 +40,7 @@ def connect(
         nodes=options.nodes,
         workers_per_node=options.workers_per_node,
         spares=job.elastic.spares,
+        warm=True,
         meanwhile=meanwhile,
     )
     try:

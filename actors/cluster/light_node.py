@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from remesh.actors.cluster.warm_start import EARLY, begin_early
+
 HOOK = f"{__name__}.lighten"
 HEAD = "REMESH_HEAD"  # HOST:PORT of the head, in the environment of a node that joins it
 JOIN_LIMIT_S = 60.0
@@ -42,6 +44,8 @@ PORTS = {
 
 def lighten(params: Any, head: bool) -> None:  # noqa: FBT001 - as Ray calls it
     """For a process that is about to start one node, and nothing else."""
+    if EARLY in os.environ:
+        begin_early(os.environ[EARLY])
     from remesh.actors.cluster.private_ray import start_lightly  # noqa: PLC0415 - loads ray
 
     start_lightly(params, lightened)

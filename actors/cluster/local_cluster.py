@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from remesh.actors.cluster.light_node import HEAD, HOOK, listens
+from remesh.actors.cluster.warm_start import EARLY
 from remesh.actors.node.leftovers import sweep_all
 from remesh.actors.node.processes import kill, look, session_members
 from remesh.orchestrator.user_errors import UnreachableError
@@ -45,13 +46,21 @@ class LocalCluster:
     `job_server` is where jobs can be submitted, None where the head was started without.
     """
 
-    def __init__(self, *, token: str, folder: Path, supervisor: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self,
+        *,
+        token: str,
+        folder: Path,
+        supervisor: subprocess.Popen[bytes],
+        warm: bool = False,
+    ) -> None:
         self.token = token
         self.sessions: list[int] = []
         self.address = ""
         self.job_server: str | None = None
         self._folder = folder
         self._supervisor = supervisor
+        self._warm = warm
 
     @classmethod
     def start(
@@ -61,13 +70,14 @@ class LocalCluster:
         workers_per_node: int,
         spares: int = 0,
         job_server: bool = False,
+        warm: bool = False,
         meanwhile: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> Self:
         """Nodes with room for `workers_per_node` each, and for `spares` more on the head.
 
         All of them are up when it returns: a run that knows only some would form a mesh of those
         first, and a second one soon after. `meanwhile` is called while they load, with what
-        `environment` gives.
+        `environment` gives; if they are to be `warm`, each loads what ranks need beside Ray.
 
         Cost: the job server, which is Ray's dashboard, takes 0.3 GB and some seconds. Without it
         all nodes load side by side, and Ray without what nobody asks (light_node.py).
@@ -82,7 +92,7 @@ class LocalCluster:
         )
         # Ray reads the token once a process: a second cluster has to take the first one's.
         token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(16)
-        cluster = cls(token=token, folder=folder, supervisor=supervisor)
+        cluster = cls(token=token, folder=folder, supervisor=supervisor, warm=warm)
         if job_server:
             cluster.job_server = f"http://{LOOPBACK}:{_free_port(LOOPBACK)}"
         try:
@@ -108,7 +118,7 @@ class LocalCluster:
             self._ask(
                 {
                     "argv": [*_NODE_ARGUMENTS, *role, *self._node_arguments(host, index, num_cpus)],
-                    "env": self._node_environment(),
+                    "env": self._node_environment(index),
                     "log": str(self._folder / f"node-{index}.log"),
                 }
             )
@@ -190,13 +200,15 @@ class LocalCluster:
         """The job server has to know the head's agent before that chose a port by itself."""
         return "0" if index or self.job_server is None else str(_free_port(host))
 
-    def _node_environment(self) -> dict[str, str]:
+    def _node_environment(self, index: int) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
         # Ray would serve its metrics at a port of every address, without a token.
         quiet["RAY_enable_metrics_collection"] = "false"
         if self.job_server is None:
             # The processes of a run's actors load beside the nodes, and not when it asks for them.
             quiet |= {"RAY_START_HOOK": HOOK, HEAD: self.address, "RAY_enable_worker_prestart": "1"}
+        if self._warm:
+            quiet[EARLY] = str(self._folder / f"n{index}.warm")
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
         return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
 

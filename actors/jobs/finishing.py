@@ -6,12 +6,16 @@ journals prove. Both are looked at here, by the command, which has the time.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from remesh.actors.history.journal_reading import read_history
+from remesh.actors.history.kept_account import KeptAccount
 from remesh.actors.run.account_tail import AccountTail
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.run_report import report_of
+from remesh.data.data_error import DataError
+from remesh.data.manifest import Manifest
 from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
@@ -36,8 +40,25 @@ class Outcome:
             self.tail.read_on()
 
     def report(self, status: str) -> dict[str, Any]:
+        """Cost: reads the journals and takes them apart, unless that has been done before."""
+        kept = self._kept()
+        sizes = kept.sizes() if kept else {}
+        if kept and (told := kept.told()):
+            return {"status": status, **told}
         folded = self.tail.report(status) if self.tail else None
-        return folded or report_of(self.folder, self.job, status=status)
+        report = folded or report_of(self.folder, self.job, status=status)
+        if kept and not report["damage"]:
+            kept.keep({key: told for key, told in report.items() if key != "status"}, sizes)
+        return report
+
+    def _kept(self) -> KeptAccount | None:
+        """None where what an account would be of cannot be told."""
+        try:
+            data = Manifest.load(Path(self.job.data.dir)).digest
+            saved = [state.name for state in self.folder.checkpoints()]
+        except (UserError, DataError, OSError):
+            return None
+        return KeptAccount(self.folder.path, f"{self.job.model_dump_json()}\n{data}\n{saved}")
 
     def flaw(self) -> str | None:
         """Why the newest checkpoint cannot be read back, None if every byte of it is proven.

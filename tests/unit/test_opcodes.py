@@ -113,6 +113,7 @@ def test_what_could_harm_whoever_looks_at_it_is_an_error_of_one_line(encoded, te
 # Between an agent and the processes of its node, over sockets that nobody else can reach; and what
 # an agent itself is given by Ray, which pickles all of its words.
 AMONG_PROCESSES_OF_OURS = {"link.py", "fork_words.py", "warm_process.py"} | {
+    "warm_start.py",
     "owner.py",
     "ray_agents.py",
 }
