@@ -81,6 +81,17 @@ def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> PendingOperat
     return group.start(lambda pg: [_broadcast(pg, parts[r], r) for r in range(group.size)], sent)
 
 
+def all_told(group: Group, row: Tensor) -> Tensor:
+    """The rows of all ranks, (ranks, row): few numbers, by one message from each rank to each."""
+    rows = row.new_empty(group.size, len(row))
+    if row.is_cuda:
+        start_all_gather(group, rows.view(-1), row).wait()
+    else:
+        sizes = [len(row)] * group.size
+        start_all_to_all(group, rows.view(-1), row.repeat(group.size), sizes, sizes).wait()
+    return rows
+
+
 def _broadcast(process_group: dist.ProcessGroup, tensor: Tensor, source: int) -> dist.Work:
     options = dist.BroadcastOptions()
     options.rootRank = source

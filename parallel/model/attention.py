@@ -8,9 +8,11 @@ Shapes: B sequences, T positions, C width, H query heads, K kv heads, D head wid
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from remesh.parallel.model.maths import Linear, Maths
 from remesh.parallel.model.norms import RMSNorm, root_mean_square_normed
@@ -38,7 +40,7 @@ class Rotary(nn.Module):
             maths.placed(self.get_buffer(name), num_tokens).to(dtype)
             for name in ("cos_TD", "sin_TD")
         )
-        return tuple(_turned(x_BHTD, cos_TD, sin_TD) for x_BHTD in heads)
+        return tuple(_Turned.apply(x_BHTD, cos_TD, sin_TD) for x_BHTD in heads)  # type: ignore[no-untyped-call]
 
 
 class Attention(nn.Module):
@@ -115,6 +117,25 @@ def _tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
     return angles_TD.cos().float(), angles_TD.sin().float()
 
 
-def _turned(x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    low, high = x_BHTD.chunk(2, dim=-1)
-    return x_BHTD * cos_TD + torch.cat((-high, low), dim=-1) * sin_TD
+class _Turned(Function):
+    """x * cos + (-high, low) * sin, in three passes over memory each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BHTD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_TD, sin_TD)
+        (low, high), (sin_low, sin_high) = x_BHTD.chunk(2, -1), sin_TD.chunk(2, -1)
+        out_BHTD = x_BHTD * cos_TD
+        out_low, out_high = out_BHTD.chunk(2, -1)
+        out_low.addcmul_(high, sin_low, value=-1)
+        out_high.addcmul_(low, sin_high)
+        return out_BHTD
+
+    @staticmethod
+    def backward(ctx: Any, grad_BHTD: Tensor) -> tuple[Tensor, None, None]:
+        cos_TD, sin_TD = ctx.saved_tensors
+        (low, high), (sin_low, sin_high) = grad_BHTD.chunk(2, -1), sin_TD.chunk(2, -1)
+        of_x_BHTD = grad_BHTD * cos_TD
+        of_low, of_high = of_x_BHTD.chunk(2, -1)
+        of_low.addcmul_(high, sin_high)
+        of_high.addcmul_(low, sin_low, value=-1)
+        return of_x_BHTD, None, None

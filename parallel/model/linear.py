@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
-_LARGE = 1 << 18  # elements: below it a function in Python costs more than it saves
+_LARGE = 1 << 17  # elements: below it a function in Python costs more than it saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

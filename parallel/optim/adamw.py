@@ -28,22 +28,27 @@ class AdamW:
     def update(
         self, shards: Sequence[MasterShard], gradients: Sequence[Tensor], count: int, rates: Rates
     ) -> None:
-        seen = torch.tensor([count], dtype=torch.float32)
+        seen, divisor = torch.tensor([[count], [1 / rates.factor]], dtype=torch.float32)
         for shard, gradient in zip(shards, gradients, strict=True):
-            scaled = gradient.to(shard.values.dtype).mul_(rates.factor)
+            wide = gradient.to(shard.values.dtype)
+            counts = seen.to(wide.device), divisor.to(wide.device)
+            if wide.dtype != torch.float32:  # what the kernel divides by has 24 bits
+                wide, counts = wide.mul_(rates.factor), (counts[0], None)
             stop, lr = shard.num_decayed, rates.lr
-            self._update(shard, scaled, slice(stop), seen, (lr, self.weight_decay))
-            self._update(shard, scaled, slice(stop, None), seen, (lr, 0.0))
+            self._update(shard, wide, slice(stop), counts, (lr, self.weight_decay))
+            self._update(shard, wide, slice(stop, None), counts, (lr, 0.0))
 
     def _update(
         self,
         shard: MasterShard,
         gradient: Tensor,
         span: slice,
-        count: Tensor,
+        counts: tuple[Tensor, Tensor | None],
         rates: tuple[float, float],
     ) -> None:
-        """`rates` are the learning rate and the weight decay."""
+        """`counts` are that of the update, and by what the kernel divides the gradient as it reads
+        it; `rates` are the learning rate and the weight decay.
+        """
         if not gradient[span].numel():
             return
         first, second = (shard.slots[slot.name] for slot in self.slots)
@@ -53,7 +58,7 @@ class AdamW:
             [first[span]],
             [second[span]],
             [],
-            [count.to(gradient.device)],
+            [counts[0]],
             lr=rates[0],
             beta1=self.beta1,
             beta2=self.beta2,
@@ -61,6 +66,6 @@ class AdamW:
             eps=self.eps,
             amsgrad=False,
             maximize=False,
-            grad_scale=None,
+            grad_scale=counts[1],
             found_inf=None,
         )

@@ -2,9 +2,11 @@
 
 Squares of a chunk of 64 elements are added in a fixed order, in one pass over a gradient in fp32
 and in fp64 where all squares are too large or too small for that; chunk sums are scaled by a power
-of two, rounded to integers and added as int64, which no order of additions can change. The
-scale comes from the largest chunk sum, so that the sum fits and loses less than 2^-40 of it. A
-plain fp64 sum would differ in the last bit between cuts, and clipping would carry that to all.
+of two, rounded to integers and added as int64, which no order of additions can change. The scale
+comes from the largest chunk sum, so that the sum fits and loses next to nothing: from its cell, of
+16 binades, so that it is that of the step before nearly always, and ranks that scale by it need no
+message more to agree. A plain fp64 sum would differ in the last bit between cuts, and clipping
+would carry that to all.
 """
 
 import math
@@ -16,7 +18,9 @@ from torch import Tensor
 from remesh.parallel.plan.pieces import CHUNK
 
 _ROWS = 2048  # chunks at a time: their squares stay in the processor's cache
-_LEAST, _MOST = 1e-24, 1e36  # fp32 ends at 1e-45 and 3e38
+_BINADES = 16  # of a cell
+_LEAST_CELL, _MOST_CELL = -4, 7  # 2^-80 to 2^112: fp32 ends at 2^-149 and 2^128
+NO_CELL, NOT_FINITE = -(1 << 20), 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +41,25 @@ class SquareSum:
         return math.sqrt(self.units / 2**self.exponent)
 
 
-def square_sum(sums: Tensor, largest: float, num_chunks: int) -> SquareSum:
-    """Chunk sums added up exactly. `largest` is the largest of all `num_chunks` of all ranks."""
-    if not math.isfinite(largest):
-        return SquareSum(units=0, exponent=0, finite=False)
-    exponent = scale_exponent(largest, num_chunks) if largest > 0 else 0
-    units = int((sums * 2.0**exponent).round_().to(torch.int64).sum())
-    return SquareSum(units=units, exponent=exponent)
+def square_sum(units: int, cell: int, num_chunks: int) -> SquareSum:
+    """Of `units` of all ranks, in which `num_chunks` sums up to those of this cell add up."""
+    if cell in (NOT_FINITE, NO_CELL):
+        return SquareSum(units=0, exponent=0, finite=cell == NO_CELL)
+    return SquareSum(units=units, exponent=scale_exponent(cell, num_chunks))
 
 
-def largest_of(sums: Tensor) -> float:
-    """The largest chunk sum, 0 of none; inf if one is not finite."""
+def cell_of(sums: Tensor) -> int:
+    """That of the largest chunk sum: NO_CELL if all are 0, NOT_FINITE if one is not finite."""
     largest = float(sums.max()) if len(sums) else 0.0
-    return largest if math.isfinite(largest) else math.inf
+    if not math.isfinite(largest):
+        return NOT_FINITE
+    return -(-math.frexp(largest)[1] // _BINADES) if largest > 0 else NO_CELL
+
+
+def units_of(sums: Tensor, cell: int, num_chunks: int) -> int:
+    """Chunk sums added up exactly, none of which is beyond this cell."""
+    exponent = scale_exponent(cell, num_chunks)
+    return int((sums * 2.0**exponent).round_().to(torch.int64).sum())
 
 
 def chunk_sums(gradient: Tensor, *, wide: bool = False) -> Tensor:
@@ -65,15 +75,15 @@ def chunk_sums(gradient: Tensor, *, wide: bool = False) -> Tensor:
     return sums
 
 
-def in_range(largest: float) -> bool:
-    """Whether fp32 has room for all squares that count beside this largest chunk sum."""
-    return _LEAST < largest < _MOST
+def in_range(cell: int) -> bool:
+    """Whether fp32 has room for all squares that count beside a chunk sum of this cell."""
+    return _LEAST_CELL <= cell <= _MOST_CELL
 
 
-def scale_exponent(largest: float, num_chunks: int) -> int:
-    """The largest power of two by which `num_chunks` sums up to `largest` still add up in int64."""
+def scale_exponent(cell: int, num_chunks: int) -> int:
+    """The power of two by which `num_chunks` sums of up to this cell still add up in int64."""
     room = 62 - num_chunks.bit_length()
-    return min(room - math.frexp(largest)[1], 1000)
+    return min(room - _BINADES * cell, 1000)
 
 
 def clip_factor(norm: float, limit: float) -> float:

@@ -10,7 +10,6 @@ are loss, tokens and samples counted.
 """
 
 import math
-from dataclasses import replace
 from typing import assert_never
 
 from torch import Tensor
@@ -55,13 +54,15 @@ class Interpreter:
         self._assembly = assembly
         self._borders = Borders(assembly.schedule, work.mesh.pipes, assembly.border_shape)
         self._ballot = Ballot(
-            drain=int(work.drain), save=int(work.save), unready=int(not work.ready)
+            drain=int(work.drain),
+            save=int(work.save),
+            unready=int(not work.ready),
+            sealed_step=work.sealed_step,
         )
         self._total = Ballot()
         self._passes = Passes(work, assembly, self._borders, self._ballot)
         self._gradients: list[Tensor] = []
         self._norm = 0.0
-        self._stable_step: int | None = None
         assembly.turns.trace = work.trace
         if assembly.loads is not None:
             assembly.loads.zero_()
@@ -95,13 +96,12 @@ class Interpreter:
         sum_partial_(self._work.mesh.tensor, self._gradients, self._assembly.partial)
 
     def _vote(self) -> None:
-        norm = self._assembly.norm
-        own, self._stable_step = norm.measure(self._gradients, self._work.sealed_step)
-        self._ballot.norm_units = own.units if norm.counts else 0
-        self._ballot.loads = self._assembly.loads
-        self._total = vote(self._work.mesh.world, self._ballot)
-        whole = replace(own, units=self._total.norm_units) if norm.is_spread else own
-        self._norm = whole.root
+        norm, ballot = self._assembly.norm, self._ballot
+        own = norm.measure(self._gradients)
+        ballot.cell, ballot.norm_units = own.cell, own.units
+        ballot.loads = self._assembly.loads
+        self._total = vote(self._work.mesh.world, ballot)
+        self._norm = norm.total(own, self._total.cell, self._total.norm_units).root
 
     def _update(self) -> None:
         total, spec = self._total, self._assembly.spec
@@ -122,8 +122,8 @@ class Interpreter:
             applied=applied,
             drain=total.drain > 0,
             save=total.save > 0,
-            stable_step=self._stable_step,
-            snapshot=not total.unready and self._stable_step is not None,
+            stable_step=total.sealed_step,
+            snapshot=not total.unready and total.sealed_step is not None,
         )
 
     def _apply(self, rates: Rates) -> None:

@@ -1,7 +1,10 @@
-"""What all ranks agree on once a step, in one small reduction of integers.
+"""What all ranks agree on once a step, in one small message from each to each.
 
-Integers, because their sum has no order: the loss is in units of 2^-24 nat. Requests to drain or to
-save travel here too, so that all ranks heed them at the same step boundary.
+Integers, because their sum has no order: the loss is in units of 2^-24 nat. Each rank adds up what
+all have told by itself, so that largest and least numbers travel with sums: the norm's scale, the
+newest snapshots that are safe. Requests to drain or to save travel here too, so that all ranks heed
+them at the same step boundary. Only how often experts were chosen is a message of its own, since
+those are many numbers.
 
 What microbatches lose and count stays where it was computed until then: to read a number of a
 device's is to wait for all that it has been given to do, and the vote does so once a step.
@@ -13,9 +16,10 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor
 
-from remesh.parallel.groups.collectives import all_reduce_
+from remesh.parallel.groups.collectives import all_reduce_, all_told
 from remesh.parallel.groups.group import Group
 from remesh.parallel.numerics.losses import Losses
+from remesh.parallel.optim.clip import NO_CELL
 from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
@@ -29,9 +33,11 @@ class Ballot:
 
     Ranks that compute the same tokens together fill in their loss once, and those that have tokens
     of the same rows fill in the samples once. `norm_units` are those of the squares of the
-    gradient's elements that it counts. `unready` is whether it cannot take a snapshot. `passed` are
-    cross-entropy and tokens of the microbatches, and 1 where they are filled in here. `loads` are
-    how often each expert was chosen, by layer, None in a step in which no bias follows them.
+    gradient's elements that it counts, and `cell` the one in which the largest of them lies.
+    `unready` is whether it cannot take a snapshot; `sealed_step` is the newest of which it has one
+    that is safe, of all ranks the least: they all give one or none does. `passed` are cross-entropy
+    and tokens of the microbatches, and 1 where they are filled in here. `loads` are how often each
+    expert was chosen, by layer, None in a step in which no bias follows them.
     """
 
     loss_units: int = 0
@@ -44,6 +50,8 @@ class Ballot:
     drain: int = 0
     save: int = 0
     unready: int = 0
+    cell: int = NO_CELL
+    sealed_step: int | None = None
     passed: list[tuple[Tensor, Tensor, int]] = field(default_factory=list)
     loads: Tensor | None = None
 
@@ -73,40 +81,52 @@ class Ballot:
         return self.digest_high, self.digest_low, self.samples
 
 
-_NUMBERS = tuple(one.name for one in fields(Ballot) if one.name not in ("passed", "loads"))
-BALLOT_BYTES = 8 * len(_NUMBERS)
+_SUMMED = tuple(
+    one.name for one in fields(Ballot) if one.name not in ("cell", "sealed_step", "passed", "loads")
+)
+BALLOT_BYTES = 8 * (len(_SUMMED) + 2)
+_NONE_SEALED = -(1 << 62)
 
 
 def vote(group: Group, ballot: Ballot) -> Ballot:
-    """The sum of all ballots, the same on every rank.
+    """What all ballots add up to, the same on every rank.
 
-    Cost: waits for the device.
+    Cost: waits for the device. A message from each rank to each, and with loads a sum of them.
     Raises: Cancelled, GroupError.
     """
-    numbers = [getattr(ballot, name) for name in _NUMBERS]
-    sums = torch.tensor(numbers, dtype=torch.int64, device=group.device)
-    if ballot.passed:
-        for name, count in _added_up(ballot.passed).items():
-            sums[_NUMBERS.index(name)] += count.to(group.device)
-    loads = ballot.loads
-    if loads is None:
-        all_reduce_(group, sums)
-    else:
-        told = torch.cat((sums, loads.flatten().to(group.device)))
-        all_reduce_(group, told)
-        sums, loads = told[: len(sums)], told[len(sums) :].view_as(loads)
-    return Ballot(**dict(zip(_NUMBERS, sums.tolist(), strict=True)), loads=loads)
+    own = {name: getattr(ballot, name) for name in _SUMMED}
+    for name, number in _added_up(ballot.passed).items():
+        own[name] += number
+    sealed = _NONE_SEALED if ballot.sealed_step is None else -ballot.sealed_step
+    numbers = [*own.values(), ballot.cell, sealed]
+    if group.size > 1:
+        rows = all_told(group, torch.tensor(numbers, dtype=torch.int64, device=group.device))
+        num_summed = len(_SUMMED)
+        folded = rows[:, :num_summed].sum(0), rows[:, num_summed:].amax(0)
+        numbers = torch.cat(folded).tolist()
+    *sums, cell, sealed = numbers
+    if ballot.loads is not None:
+        all_reduce_(group, ballot.loads)
+    return Ballot(
+        **dict(zip(_SUMMED, sums, strict=True)),
+        cell=cell,
+        sealed_step=None if sealed == _NONE_SEALED else -sealed,
+        loads=ballot.loads,
+    )
 
 
-def _added_up(passed: list[tuple[Tensor, Tensor, int]]) -> dict[str, Tensor]:
-    """Counts over the M microbatches. A loss too large for the sum is not finite either."""
+def _added_up(passed: list[tuple[Tensor, Tensor, int]]) -> dict[str, int]:
+    """Counts over microbatches. A loss too large for the sum is not finite either."""
+    found = {"loss_units": 0, "tokens": 0, "nonfinite": 0}
+    if not passed:
+        return found
     cross_entropies, num_tokens, counted = zip(*passed, strict=True)
-    loss_M, tokens_M = torch.stack(cross_entropies).double(), torch.stack(num_tokens)
-    is_number_M = loss_M.abs() <= MOST_NATS * tokens_M.clamp(min=1)
-    units_M = (loss_M.where(is_number_M, 0.0) * LOSS_UNITS).round().to(torch.int64)
-    counted_M = torch.tensor(counted, device=loss_M.device)
-    return {
-        "loss_units": (units_M * counted_M).sum(),
-        "tokens": (tokens_M * counted_M).sum(),
-        "nonfinite": (~is_number_M).sum(),
-    }
+    losses: list[float] = torch.stack(cross_entropies).double().tolist()
+    counts: list[int] = torch.stack(num_tokens).tolist()
+    for loss, count, is_counted in zip(losses, counts, counted, strict=True):
+        is_number = abs(loss) <= MOST_NATS * max(count, 1)
+        found["nonfinite"] += not is_number
+        if is_counted:
+            found["tokens"] += count
+            found["loss_units"] += round(loss * LOSS_UNITS) if is_number else 0
+    return found

@@ -75,7 +75,7 @@ def _layer_bytes(sizes: RankSizes, *, attention_again: bool = False) -> int:
     kept = (attended + _ffn_elements(sizes) + apart) * size + 4 * model.num_heads // tp
     kept += _ROUTER_BYTES * model.num_experts
     if model.qk_norm and not attention_again:
-        kept += 10 * (query + kv)
+        kept += 6 * (query + kv)
     return sizes.num_tokens * (kept + 2 * _norm_bytes(sizes) + _input_bytes(sizes))
 
 
@@ -93,14 +93,13 @@ def _ffn_elements(sizes: RankSizes) -> int:
 def _norm_bytes(sizes: RankSizes) -> int:
     """Of a token: what a norm keeps, and its result, which linear maps keep."""
     shared = sizes.tp if sizes.sequence else 1
-    inner = 8 if sizes.model.norm == "rms" else sizes.compute_bytes  # rms works in fp32
+    inner = 4 if sizes.model.norm == "rms" else sizes.compute_bytes  # rms works in fp32
     return sizes.model.width * (inner + sizes.compute_bytes) // shared
 
 
 def _input_bytes(sizes: RankSizes) -> int:
-    """Of a token: a layer's input where the norm keeps a copy in fp32 instead."""
-    wide = sizes.model.norm == "rms" and sizes.compute_bytes != MASTER_BYTES
-    return _stream_bytes(sizes) if wide else 0
+    """Of a token: a layer's input where its norm keeps what it has normed instead."""
+    return _stream_bytes(sizes) if sizes.model.norm == "rms" else 0
 
 
 def _loss_bytes(sizes: RankSizes) -> int:

@@ -19,7 +19,7 @@ PROCESS_BYTES = 320 << 20  # of a worker before it holds anything: Python, torch
 STATE_BYTES = 12  # of a parameter: itself and two moments, all fp32
 NUM_SLOTS = 3  # snapshots of a rank in a vault
 
-_GAPS = 0.5  # of memory that comes and goes in a step: measured of glibc's allocator
+_GAPS = 0.45  # of memory that comes and goes in a step: measured of glibc's allocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

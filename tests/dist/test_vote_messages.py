@@ -1,0 +1,92 @@
+"""What ranks say to each other once a step beside gradients and activations: one small message."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from small_engine import formed, spec, work_of, zero
+
+from remesh.parallel.plan.layout import Layout
+from remesh.parallel.step.vote import Ballot, vote
+
+
+class Counted:
+    """A group, and how many operations of all ranks have begun on it under this name."""
+
+    def __init__(self, group):
+        self.group = group
+        self.count = 0
+
+    def start(self, *operation):
+        self.count += 1
+        return self.group.start(*operation)
+
+    def __getattr__(self, name):
+        return getattr(self.group, name)
+
+
+def messages(seat, layout, more):
+    """Of each step in the name of all ranks, the step that is safe, and the norm."""
+    mesh, engine = formed(seat, layout, spec(4, 2, **more))
+    world = Counted(mesh.world)
+    counted = replace(mesh, world=world)
+    engine.form(counted)
+    told = []
+    for step in (1, 2, 3):
+        before = world.count
+        did = engine.step(step, work_of(counted, step, sealed_step=step - 1 + seat.rank))
+        told.append((world.count - before, did.stable_step, did.grad_norm))
+    mesh.close()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        (Layout(dp=2), {}),
+        (Layout(dp=4), {}),
+        (Layout(dp=4), {"same_bits": False}),
+        (Layout(dp=2), {"zero": zero(3)}),
+        (Layout(dp=4), {"zero": zero(3)}),
+        (Layout(dp=4), {"zero": zero(1, group=2)}),
+        (Layout(dp=2, pp=2), {}),
+        (Layout(dp=2, tp=2), {"zero": zero(2)}),
+    ],
+)
+def test_a_step_has_one_message_of_all_for_loss_norm_and_the_step_that_is_safe(pool, layout, more):
+    """In the first one the ranks do not know yet how large gradients are."""
+    found = pool.run(messages, layout.world_size, layout, more)
+    assert found == [found[0]] * layout.world_size
+    assert [count for count, _, _ in found[0]] == [2, 1, 1]
+    assert [stable for _, stable, _ in found[0]] == [0, 1, 2]
+
+
+def norms(seat, layout, scales):
+    """Of gradients whose size changes from step to step, with the messages that it took."""
+    mesh, engine = formed(seat, layout, spec(4, 2))
+    world = Counted(mesh.world)
+    engine.form(replace(mesh, world=world))
+    norm, told = engine.assembly.norm, []
+    generator = torch.Generator().manual_seed(0)
+    shards = engine.shard_state.shards
+    drawn = [torch.randn(len(one.values), generator=generator) for one in shards]
+    for scale in scales:
+        before = world.count
+        own = norm.measure([one * scale for one in drawn])
+        total = vote(world, Ballot(cell=own.cell, norm_units=own.units))
+        root = norm.total(own, total.cell, total.norm_units).root
+        told.append((world.count - before, root))
+    mesh.close()
+    return told
+
+
+def test_a_norm_has_the_same_bits_at_every_number_of_replicas_whatever_came_before_it(pool):
+    scales = (1.0, 1.0, 1e-3, 1e-3, 1e9, 1e-25, 1e-25, 0.0, math.inf, 1.0, 1.0)
+    alone, *_ = pool.run(norms, 1, Layout(), scales)
+    found = pool.run(norms, 3, Layout(dp=3), scales)
+    assert found == [found[0]] * 3
+    assert [root for _, root in found[0]] == [root for _, root in alone]
+    assert [count for count, _ in found[0]] == [2, 1, 2, 1, 2, 3, 3, 2, 2, 2, 1]
+    again, *_ = pool.run(norms, 3, Layout(dp=3), scales[-1:])
+    assert again[0][1] == found[0][-1][1]
