@@ -20,7 +20,11 @@ from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import MAX_HEADER_BYTES, ShardHeader, header_of, shard_digest
+from remesh.parallel.state.landing import RUN_BYTES
 from remesh.parallel.state.reading import NUM_READERS
+
+# Read at once out of memory: what a core still has at hand when it hashes it.
+_CACHED_BYTES = 2**19
 
 
 class VaultReader:
@@ -37,6 +41,10 @@ class VaultReader:
     @property
     def num_readers(self) -> int:
         return NUM_READERS if self._file >= 0 else 1
+
+    @property
+    def run_bytes(self) -> int:
+        return _CACHED_BYTES if self._file >= 0 else RUN_BYTES
 
     def end(self) -> None:
         """From any thread: who reads hears an OSError at once. Repeatable."""

@@ -32,6 +32,7 @@ from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader, lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef
+from remesh.parallel.state.shards import copy_of
 
 LAST_STEP = 2**40  # no step has more digits
 
@@ -110,8 +111,8 @@ class SnapshotTaker:
         slot = self._slots[number]
         slot.memory.state, slot.memory.step = SlotState.WRITING, step
         slot.memory.shard[: len(self._layout.start)] = self._layout.start
-        for target, source in slot.copies:
-            target.copy_(source)
+        for copy in slot.copies:
+            copy()
         slot.memory.state = SlotState.COPIED
         now_s = self._clock()
         self._do(self._machine.copied(number, step, now_s - started_s, now_s))
@@ -191,10 +192,10 @@ class SnapshotTaker:
 
 @dataclass(slots=True)
 class _MappedSlot:
-    """A slot, and what goes where in it: (target, source) of each run."""
+    """A slot, and what copies the state into it, run by run."""
 
     memory: SlotMemory
-    copies: list[tuple[Tensor, Tensor]]
+    copies: list[Callable[[], object]]
 
 
 def _ways(vaults: VaultOrder) -> rw.VaultWays:
@@ -217,8 +218,8 @@ class _SlotLayout:
         start, header = lay_out(CheckpointRef(step=LAST_STEP, generation=generation), order)
         return cls(start, header, views)
 
-    def copies(self, memory: SlotMemory) -> list[tuple[Tensor, Tensor]]:
-        """(target, source) of each run of fragments that follow one another in both."""
+    def copies(self, memory: SlotMemory) -> list[Callable[[], object]]:
+        """Those of the runs of fragments that follow one another in the state and in the slot."""
         file_B = torch.frombuffer(memory.shard, dtype=torch.uint8)
         runs: list[tuple[Tensor, int, int]] = []
         for part in self.header.parts:
@@ -231,7 +232,7 @@ class _SlotLayout:
                     continue
             runs.append((view, part.start, part.end))
         return [
-            (
+            copy_of(
                 file_B[start:end].view(first.dtype),
                 first.as_strided(((end - start) // first.itemsize,), (1,)),
             )

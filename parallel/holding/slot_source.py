@@ -1,6 +1,6 @@
 """Snapshots as a source of state: what a rank needs to know of a slot, wherever it lies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,24 +11,15 @@ from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.errors import CheckpointError, SlotError
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader
-from remesh.parallel.state.reading import read_boxes
+from remesh.parallel.state.reading import RangeSource, read_boxes
 from remesh.parallel.state.reshard import Move
 
 
-class SlotReader(Protocol):
+class SlotReader(RangeSource, Protocol):
     """A snapshot as its vault hands it out, laid out as a shard of a checkpoint is."""
 
     def header(self) -> ShardHeader:
-        """Proven. Raises: OSError, CheckpointError."""
-        ...
-
-    def read_into(self, start: int, into: Sequence[memoryview]) -> int:
-        """Fills these, one after the other, with the bytes from `start` on. Raises: OSError."""
-        ...
-
-    @property
-    def num_readers(self) -> int:
-        """How many may read at once, after `header`."""
+        """Proven, and before all else. Raises: OSError, CheckpointError."""
         ...
 
 
@@ -56,6 +47,6 @@ def read_slot(slot: SlotSource, own: Mapping[Fragment, Tensor]) -> None:
     try:
         with slot.open() as reader:
             header = reader.header()
-            read_boxes(header, wanted, reader.read_into, own, reader.num_readers)
+            read_boxes(header, wanted, reader, own)
     except (OSError, CheckpointError) as error:
         raise SlotError(slot.name, str(error)) from None

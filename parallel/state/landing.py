@@ -65,17 +65,21 @@ class Landing:
     read_into: ReadInto
     arrays: Mapping[Fragment, Array] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
+    run_bytes: int = RUN_BYTES
 
     def runs(self, moves: Iterable[Move]) -> Iterator[list[Stretch]]:
         """What has to be read for these, in the order of the file."""
-        return _runs(
-            piece for need in _needs(self.header, moves) for piece in _pieces(self._landed(need))
-        )
+        return self._joined(map(self._landed, _needs(self.header, moves)))
 
     def all_runs(self) -> Iterator[list[Stretch]]:
         """Every byte of the tensors, wanted by nobody."""
         wholes = (Stretch(part=part, start=part.start, end=part.end) for part in self.header.parts)
-        return _runs(piece for whole in wholes for piece in _pieces(whole))
+        return self._joined(wholes)
+
+    def land_all(self, runs: Iterable[Sequence[Stretch]]) -> None:
+        """Reads and proves runs one by one. Raises as `land`, at the first that does."""
+        for run in runs:
+            self.land(run)
 
     def land(self, run: Sequence[Stretch]) -> None:
         """Reads and proves a run. Raises: CheckpointError; what `read_into` raises."""
@@ -94,6 +98,10 @@ class Landing:
                 )
             for move in stretch.moves:
                 self._copy(move, stretch, own[0])
+
+    def _joined(self, stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+        most = self.run_bytes
+        return _runs((piece for one in stretches for piece in _pieces(one, most)), most)
 
     def _landed(self, need: Stretch) -> Stretch:
         """With what is wanted of it as it lies there, if all of it is."""
@@ -136,9 +144,9 @@ def _needs(header: ShardHeader, moves: Iterable[Move]) -> Iterator[Stretch]:
             yield need
 
 
-def _pieces(stretch: Stretch) -> Iterator[Stretch]:
-    """Of at most `RUN_BYTES`, unless something has to be copied out of it as a whole."""
-    step = max(RUN_BYTES // stretch.part.chunk_bytes, 1) * stretch.part.chunk_bytes
+def _pieces(stretch: Stretch, most_bytes: int) -> Iterator[Stretch]:
+    """Of at most so many bytes, unless something has to be copied out of it as a whole."""
+    step = max(most_bytes // stretch.part.chunk_bytes, 1) * stretch.part.chunk_bytes
     if stretch.moves or stretch.end - stretch.start <= step:
         yield stretch
         return
@@ -152,10 +160,10 @@ def _pieces(stretch: Stretch) -> Iterator[Stretch]:
         yield replace(stretch, start=start, end=end, landings=held)
 
 
-def _runs(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+def _runs(stretches: Iterable[Stretch], most_bytes: int) -> Iterator[list[Stretch]]:
     run: list[Stretch] = []
     for stretch in stretches:
-        if run and (stretch.start != run[-1].end or stretch.end - run[0].start > RUN_BYTES):
+        if run and (stretch.start != run[-1].end or stretch.end - run[0].start > most_bytes):
             yield run
             run = []
         run.append(stretch)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -79,22 +80,43 @@ def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardH
     return dict(zip(files, headers, strict=True))
 
 
+class RangeSource(Protocol):
+    """A shard that is no file."""
+
+    def read_into(self, start: int, into: Sequence[memoryview]) -> int:
+        """Fills these, one after the other, with the bytes from `start` on. Raises: OSError."""
+        ...
+
+    @property
+    def num_readers(self) -> int:
+        """How many may read at once."""
+        ...
+
+    @property
+    def run_bytes(self) -> int:
+        """How much to read at once, where it lies side by side."""
+        ...
+
+
 def read_boxes(
     header: ShardHeader,
     moves: Iterable[Move],
-    read_into: ReadInto,
+    source: RangeSource,
     targets: Mapping[Fragment, Tensor],
-    num_readers: int = 1,
 ) -> None:
-    """Fills the wanted boxes of contiguous `targets` from one shard that is no file, verified.
+    """Fills the wanted boxes of contiguous `targets` from one shard, verified.
 
-    `num_readers` threads read at once. What stands in the targets when this raises is nothing.
-    Raises: CheckpointError that names the fragment; what `read_into` raises.
+    What stands in the targets when this raises is nothing.
+    Raises: CheckpointError that names the fragment; what the source raises.
     """
     moves = list(moves)
-    landing = Landing(header, read_into, {move.want: _array(targets[move.want]) for move in moves})
+    arrays = {move.want: _array(targets[move.want]) for move in moves}
+    landing = Landing(header, source.read_into, arrays, run_bytes=source.run_bytes)
+    runs, num_readers = list(landing.runs(moves)), source.num_readers
     with ThreadPoolExecutor(num_readers) as readers:
-        list(readers.map(landing.land, landing.runs(moves)))
+        # A task a reader: one a run costs as much as the run where runs are short.
+        shares = (runs[number::num_readers] for number in range(num_readers))
+        list(readers.map(landing.land_all, shares))
 
 
 def verify(storage: Storage, ref: CheckpointRef) -> int:

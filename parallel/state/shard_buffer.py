@@ -6,27 +6,23 @@ it: pages that the kernel still has to find cost several times as much as the co
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader, in_file_order, lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
-from remesh.parallel.state.shards import put_shard
+from remesh.parallel.state.shards import copy_of, put_shard
 from remesh.parallel.state.storage import Storage
 
 # No number of a checkpoint has more digits: the header has room for those of every save.
 _LONGEST = CheckpointRef(step=2**40, generation=2**40, start=2**40)
 _PAGE_BYTES = 4096
-
-_WholeNumbers = NDArray[np.signedinteger]
-_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ShardBuffer:
@@ -42,8 +38,7 @@ class ShardBuffer:
         tensors = {fragment: tensor.detach() for fragment, tensor in part}
         self._fragments = in_file_order(tensors)
         self._tensors = [tensors[fragment] for fragment in self._fragments]
-        self._copies: list[tuple[_WholeNumbers, _WholeNumbers]] = []
-        self._elsewhere: list[tuple[Tensor, Tensor]] = []
+        self._copies: list[Callable[[], object]] = []
         self._memory = memory
         self._header: ShardHeader | None = None
 
@@ -63,12 +58,7 @@ class ShardBuffer:
         file_B = torch.frombuffer(self._memory, dtype=torch.uint8)
         for part, tensor in zip(header.parts, self._tensors, strict=True):
             place = file_B[part.start : part.end].view(tensor.dtype).view(tensor.shape)
-            if tensor.device.type == "cpu":
-                # torch's own copy is slower by half where memory is not aligned alike, and by a
-                # quarter where it has to skip some.
-                self._copies.append((_numbers(place), _numbers(tensor)))
-            else:
-                self._elsewhere.append((place, tensor))
+            self._copies.append(copy_of(place, tensor))
         self._header = header
 
     def copy(self, ref: CheckpointRef) -> None:
@@ -76,21 +66,13 @@ class ShardBuffer:
         self.prepare()
         assert self._header
         self._header = replace(self._header, ref=ref)
-        for place, array in self._copies:
-            np.copyto(place, array)
-        for target, tensor in self._elsewhere:
-            target.copy_(tensor)
+        for copy in self._copies:
+            copy()
 
     def write(self, storage: Storage, path: str) -> ShardFile:
         """Puts what was copied. Raises as `write_shard`."""
         assert self._header, "copy comes first"
         return put_shard(storage, path, self.memory, self._header)
-
-
-def _numbers(tensor: Tensor) -> _WholeNumbers:
-    """The memory of a tensor as whole numbers: bits are copied, never values."""
-    numbers: _WholeNumbers = tensor.view(_OF_WIDTH[tensor.itemsize]).numpy()
-    return numbers
 
 
 def _touched(size_bytes: int) -> mmap.mmap:

@@ -6,7 +6,8 @@ the file, while training goes on.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from mmap import mmap
 
 import numpy as np
@@ -27,6 +28,8 @@ from remesh.parallel.state.headers import (
 )
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Head, Storage
+
+_OF_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def encode_fragments(
@@ -94,6 +97,22 @@ def empty(fragment: Fragment) -> Tensor:
 def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
     """The memory of a contiguous tensor on the CPU, to be written."""
     return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def copy_of(target: Tensor, source: Tensor) -> Callable[[], object]:
+    """What copies the bits that `source` has then; the tensors themselves are looked at but once.
+
+    By memcpy: torch's own copy is slower by a third where memory is not aligned alike, and by a
+    quarter where it has to skip some.
+    """
+    if target.device.type == source.device.type == "cpu":
+        return partial(np.copyto, _whole_numbers(target), _whole_numbers(source))
+    return partial(target.copy_, source)
+
+
+def _whole_numbers(tensor: Tensor) -> NDArray[np.signedinteger]:
+    numbers: NDArray[np.signedinteger] = tensor.view(_OF_WIDTH[tensor.itemsize]).numpy()
+    return numbers
 
 
 def _is_same(storage: Storage, path: str, file: ShardFile, start: bytes) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from by_ranges import ByRanges
+from counted import calls_made
 from recorded_disk import HastyDisk
 from small_checkpoint import manifest_of
 
@@ -15,9 +16,11 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole
+from remesh.parallel.state.headers import header_of, sealed
 from remesh.parallel.state.landing import RUN_BYTES
 from remesh.parallel.state.panels import panels
-from remesh.parallel.state.reading import read, read_fragments, read_into, verify
+from remesh.parallel.state.reading import read, read_boxes, read_fragments, read_into, verify
+from remesh.parallel.state.reshard import Move
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard
 
@@ -329,3 +332,42 @@ def test_bytes_that_did_not_come_are_not_proven_by_those_that_were_there(storage
     there = {full(tensors)["w"]: tensors["w"].clone()}
     with pytest.raises(CheckpointError, match=r"rank-0-of-1.safetensors: it has not \d+ bytes"):
         read_into(Short(storage.root), ref, there)
+
+
+@dataclass
+class Snapshot:
+    """A shard in memory, as a vault hands it out."""
+
+    encoded: bytearray
+    num_readers: int
+    run_bytes: int
+    sizes: list = field(default_factory=list)
+
+    def read_into(self, start, into):
+        self.sizes.append(sum(map(len, into)))
+        for view in into:
+            view[:] = self.encoded[start : start + len(view)]
+            start += len(view)
+        return self.sizes[-1]
+
+
+@pytest.mark.parametrize("num_readers", [1, 3])
+def test_what_lies_in_memory_comes_in_short_runs_with_one_task_a_reader(num_readers):
+    tensor = torch.arange(300_000.0)
+    fragment = full({"w": tensor})["w"]
+    encoded = encode_fragments([(fragment, tensor)], REF)
+    header = header_of(encoded, size_bytes=len(encoded))
+    start = sealed(header, memoryview(encoded))
+    encoded[: len(start)] = start
+    header = header_of(encoded, size_bytes=len(encoded))
+    target = torch.empty_like(tensor)
+    move = Move(source="slot", destination=0, box=fragment, held=fragment, want=fragment)
+    source = Snapshot(encoded, num_readers, run_bytes=2**14)
+    made = calls_made(read_boxes, header, [move], source, {fragment: target})
+    assert torch.equal(target, tensor)
+    assert max(source.sizes) <= 2**14
+    assert len(source.sizes) >= target.nbytes / 2**14
+    assert made["ThreadPoolExecutor.submit"] == num_readers
+    encoded[-5] ^= 1
+    with pytest.raises(CheckpointError, match="hash of w"):
+        read_boxes(header, [move], source, {fragment: target})

@@ -72,6 +72,7 @@ class Snapshot:
         return header_of(encoded, size_bytes=len(encoded))
 
     num_readers = 1
+    run_bytes = 2**20
 
     def read_into(self, start, into):
         return scatter(self.path.read_bytes()[start:][: sum(map(len, into))], into)

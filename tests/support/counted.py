@@ -42,6 +42,23 @@ def calls_made(function, *args):
     return counts
 
 
+def c_calls(name, function, *args):
+    """How often something of this name outside Python was called meanwhile."""
+    count = 0
+
+    def note(_frame, event, called):
+        nonlocal count
+        count += event == "c_call" and called.__name__ == name
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
 def growth(cost, small, large):
     """How much more `cost(large)` is than `cost(small)`, for each that `large` is more.
 

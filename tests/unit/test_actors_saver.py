@@ -1,10 +1,9 @@
 import errno
-import sys
 import threading
 
 import pytest
 import torch
-from counted import calls_made
+from counted import c_calls, calls_made
 from safetensors.torch import load
 from waiting import PATIENCE_S, soon
 from whole_shards import decode_shard
@@ -309,19 +308,3 @@ def test_bits_of_every_width_are_copied_as_they_are_also_where_some_are_skipped(
     tensors = load(storage.files["one"])
     for fragment, tensor in part:
         assert torch.equal(tensors[shard_key(fragment)].view(torch.uint8), tensor.view(torch.uint8))
-
-
-def c_calls(name, function):
-    """How often something of this name outside Python was called meanwhile."""
-    count = 0
-
-    def note(_frame, event, called):
-        nonlocal count
-        count += event == "c_call" and called.__name__ == name
-
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
