@@ -19,13 +19,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from measuring.rows import Row, cost, report
 from measuring.struck_run import Blow, StruckRun, a_node, a_rank, struck_run
-from peers.disturbed_peers import FAULTS, Trial, disturbed, peers
+from peers.disturbed_peers import FAULTS, Contestant, Trial, disturbed, peers
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 
@@ -170,16 +170,25 @@ def beside(bin_folder: Path, ours: Mapping[str, Sequence[Blow]], trials: int = 3
     """The seconds to a new step and the steps done again, of the peers that are installed."""
     for fault in FAULTS:
         mine = ours.get(f"{fault}, dp 4", ())
-        for peer in peers(bin_folder) if mine else ():
-            found: list[Trial] = []
-            for number in range(trials):
-                found.append(disturbed(peer, fault, random.Random(number)))
-                print(f"{fault}, {peer.name}: {found[-1]}", flush=True)
-            new_s = [statistics.median(one.new_s for one in mine)]
-            new_s.append(statistics.median(one.seconds for one in found))
-            yield cost(f"{fault}, to a new step", peer.name, (new_s[0], new_s[1]), "s")
-            twice = [statistics.median(one.again for one in each) for each in (mine, found)]
-            yield cost(f"{fault}, done again", peer.name, (twice[0], twice[1]), "steps")
+        found = {one.name: trials_of(one, fault, trials) for one in peers(bin_folder) if mine}
+        for peer, theirs in found.items():
+            of_both = (_median(one.new_s for one in mine), _median(one.seconds for one in theirs))
+            yield cost(f"{fault}, to a new step", peer, of_both, "s")
+        for peer, theirs in found.items():
+            of_both = (_median(one.again for one in mine), _median(one.again for one in theirs))
+            yield cost(f"{fault}, done again", peer, of_both, "steps")
+
+
+def trials_of(peer: Contestant, fault: str, trials: int) -> list[Trial]:
+    found: list[Trial] = []
+    for number in range(trials):
+        found.append(disturbed(peer, fault, random.Random(number)))
+        print(f"{fault}, {peer.name}: {found[-1]}", flush=True)
+    return found
+
+
+def _median(values: Iterable[float]) -> float:
+    return statistics.median(values)
 
 
 def beyond(name: str, found: Sequence[Blow], p50_s: float, p95_s: float | None) -> Iterator[Row]:

@@ -5,13 +5,15 @@ import os
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from place import SHORT, until
+from place import SHORT, SLOWLY, until
 
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
+from remesh.orchestrator.vault.snapshot_pace import MOST_S
 
 SHARED_MEMORY = Path("/dev/shm")
 RUN = "runs/vaults"
@@ -24,6 +26,8 @@ SHARDED = (
     "--set", "checkpoint.snapshot_every=1",
 )  # fmt: skip
 LAG = 3  # steps that the copies may lie behind on a busy machine
+OFTEN = "runs/often"
+KILLS, KILL_EVERY_S = 4, 5.0
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +132,46 @@ def test_a_killed_vault_is_started_again_and_serves_in_the_same_generation(kille
 def test_nothing_is_left_in_shared_memory(struck):
     _, run_id = struck
     assert list(SHARED_MEMORY.glob(f"remesh-{run_id}-*")) == []
+
+
+def test_a_world_in_which_a_worker_dies_every_five_seconds_goes_on(cluster, cluster_place):
+    """speed 3, with real processes: by chance it fell back to the same step each time.
+
+    Of what is lost the most is the interval of its snapshots, which is bounded in seconds.
+    """
+    report = cluster_place.root / "report-often.json"
+    run = cluster_place.start(
+        "run", SHORT, *SHARDED, "--address", cluster.address, "--report", report,
+        "--set", f"checkpoint.dir={OFTEN}", "--set", "checkpoint.snapshot_every=auto",
+        "--set", "train.steps=5000", *SLOWLY,
+    )  # fmt: skip
+    try:
+        killed = 0
+        for _ in range(KILLS):
+            ranks = until(lambda: ranks_of(cluster_place, killed), 100, "four train")
+            time.sleep(KILL_EVERY_S)
+            os.kill(killed := ranks[-1], signal.SIGKILL)
+        until(lambda: ranks_of(cluster_place, killed), 100, "it trains on")
+        run.send_signal(signal.SIGINT)
+        outcome = cluster_place.finish(run, report)
+    finally:
+        run.kill()
+    assert outcome.code == 130, outcome.err + outcome.out
+    lives = [life for life in outcome.report["generations"] if life["recovery_s"]]
+    assert len(lives) >= KILLS
+    for life in lives:
+        assert "with checkpoint" not in life["reason"]
+        assert "with fresh parameters" not in life["reason"]
+        assert life["lost_steps"] <= LAG + MOST_S / 0.1
+    begun = [life["from_step"] for life in lives]
+    assert begun == sorted(set(begun)), "each goes on behind where the one before began"
+
+
+def ranks_of(place, but):
+    """The pids of four ranks that train, without the one that was killed; none otherwise."""
+    contact = RunFolder(place.root / OFTEN).contact()
+    status = contact and ask(contact, "/status")
+    if not status or status["phase"] != "running":
+        return []
+    pids = [one["pid"] for one in status["workers"] if one["rank"] is not None]
+    return pids if len(pids) == 4 and but not in pids else []

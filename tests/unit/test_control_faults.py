@@ -67,6 +67,26 @@ def test_who_is_refused_is_waited_for_no_longer_once_its_mesh_is_left():
     assert drive.state.budget.total == 1
 
 
+def test_a_silent_node_is_given_up_early_only_where_all_others_were_heard():
+    drive = running(10)
+    drive.all(ev.GroupBroken, workers=["worker-0"], error="reset")
+    drive.park(10, workers=["worker-0"])
+    drive.do(ev.NodeSilent(node="b", silent_s=0.5))
+    assert "b" in drive.state.roster.nodes
+    drive.park(10, workers=["worker-2"])
+    drive.do(ev.NodeSilent(node="b", silent_s=0.6))
+    assert "b" not in drive.state.roster.nodes
+
+
+def test_the_only_node_of_a_run_has_all_its_time():
+    """On a machine with too much to do it took all that the run had, and it began anew."""
+    drive = running(10, nodes=(("head", 4),))
+    drive.all(ev.GroupBroken, workers=["worker-0"], error="reset")
+    drive.do(ev.NodeSilent(node="head", silent_s=0.6))
+    assert drive.state.phase == "fencing"
+    assert len(drive.state.roster.workers) == 4
+
+
 def test_late_and_doubled_words_of_older_generations_change_nothing():
     drive = running(10)
     drive.lose("worker-3")

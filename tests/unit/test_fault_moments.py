@@ -87,9 +87,11 @@ def test_lost_steps_count_until_they_are_trained_again():
 def test_a_silent_node_counts_from_its_last_beat():
     drive = running(10)
     drive.do(ev.GroupBroken(worker=drive.members[0], generation=1, error="reset"), after_s=5.0)
+    drive.park(10, workers=["worker-0", "worker-2"])
     drive.do(ev.NodeSilent(node="b", silent_s=2.0))
     seen_s = drive.now_s
-    life = recovered(drive)
+    drive.train(11)
+    life = report(drive.state.current)
     assert life.died_at_s == pytest.approx(seen_s - 2.0)
 
 

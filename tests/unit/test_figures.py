@@ -68,8 +68,11 @@ def beside_others():
     for case, group in groupby(rows, key=lambda row: row["case"]):
         found = {row["peer"]: row for row in group}
         one = next(iter(found.values()))
-        figures = [one["remesh"], *(found[peer]["other"] for peer in peers)]
-        cells = [f"{figure:.3g} {one['unit']}" for figure in figures]
+        figures = [
+            one["remesh"],
+            *(found[peer]["other"] if peer in found else None for peer in peers),
+        ]
+        cells = ["" if figure is None else f"{figure:.3g} {one['unit']}" for figure in figures]
         yield f"| {case} | {' | '.join(cells)} |"
 
 

@@ -41,9 +41,17 @@ def on_vault_told(turn: Turn, event: VaultTold) -> None:
 
 
 def on_node_silent(turn: Turn, event: NodeSilent) -> None:
-    """A suspect. While a generation is being left it is not waited for any longer."""
-    cause = f"silent for {event.silent_s:.1f} s while its generation ended"
-    _wait_no_longer(turn, event.node, cause, turn.now_s - event.silent_s)
+    """A suspect. While a generation is being left it is not waited for any longer, once all members
+    on other nodes have been heard.
+
+    Where nobody else is there, it may be the machine that has too much to do: then to give it up
+    took away all that the run had. It counts as lost when it has been silent for longer.
+    """
+    members = turn.state.current.members if turn.state.generations else ()
+    others = {member.worker for member in members if member.node != event.node}
+    if others and others.isdisjoint(turn.state.current.unparked):
+        cause = f"silent for {event.silent_s:.1f} s while its generation ended"
+        _wait_no_longer(turn, event.node, cause, turn.now_s - event.silent_s)
 
 
 def on_node_refused(turn: Turn, event: NodeRefused) -> None:
