@@ -17,14 +17,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
+import xxhash
 from measuring.rows import Row, cost, report
 from torch.utils.data import DataLoader, Dataset
 
 from remesh.data.building.prepare import build
 from remesh.data.manifest import Manifest
 from remesh.data.order import rows_of
+from remesh.data.row_hashes import RowHashes
 from remesh.data.skips import Skips
 from remesh.data.stream import Stream
+from remesh.data.windows import BlockIndex
 
 ROW_TOKENS = 2048
 BATCH = 32
@@ -65,6 +68,7 @@ def main() -> None:
             bytes_of_a_first_batch(files),
             order_of_a_step(10**7 if quick else 10**8, 3),
         ]
+        tell_parts(files, rounds)
     report("data", rows)
 
 
@@ -236,6 +240,42 @@ def order_of_a_step(num_rows: int, rounds: int) -> Row:
     )
     case = f"order of a step, {num_rows:.0e} rows"
     return cost(case, "numpy permutation", (ours * 1e3, theirs * 1e3), "ms")
+
+
+def tell_parts(files: Files, rounds: int) -> None:
+    """Where the time of a shuffled row goes: what each part takes by itself, the rest is Python."""
+    manifest, row_bytes = Manifest.load(files.folder), ROW_TOKENS * 2
+    opened = [os.open(files.folder / shard.file, os.O_RDONLY) for shard in manifest.shards]
+    index, hashes = BlockIndex.of(manifest, row_bytes), RowHashes(files.folder, manifest)
+    rows = rows_of(0, files.num_rows, num_rows=files.num_rows, seed=0)
+    window = index.window(0, rows, hashes)
+    out = np.empty((BATCH, ROW_TOKENS), np.uint16)
+    view = memoryview(out).cast("B")
+    pieces = [view[at * row_bytes : (at + 1) * row_bytes] for at in range(BATCH)]
+    steps = range(0, files.num_rows, BATCH)
+
+    def reads() -> None:
+        for at in steps:
+            descriptors = map(opened.__getitem__, window.shards[at : at + BATCH])
+            list(map(os.preadv, descriptors, zip(pieces), window.offsets[at : at + BATCH]))
+
+    def proofs() -> None:
+        for _ in steps:
+            list(map(xxhash.xxh3_64_intdigest, pieces))
+
+    def places() -> None:
+        for start in range(0, files.num_rows, 8192):
+            part = rows_of(start, start + 8192, num_rows=files.num_rows, seed=0)
+            index.window(start, part, hashes)
+
+    scale = 1e6 / files.num_rows
+    read_s, proof_s = in_turns(reads, proofs, rounds)
+    place_s, _ = in_turns(places, places, rounds)
+    for descriptor in opened:
+        os.close(descriptor)
+    parts = {"preadv": read_s, "hashes": proof_s, "order and places": place_s}
+    told = ", ".join(f"{part} {seconds * scale:.2f}" for part, seconds in parts.items())
+    print(f"us of a shuffled row, {BATCH} a call: {told}; the rest is what a call takes by itself")
 
 
 def in_turns(ours: Run, theirs: Run, rounds: int) -> tuple[float, float]:
