@@ -18,15 +18,18 @@ from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.pages.own_pages import OwnPages
 from remesh.parallel.plan.dealing import deal_in_runs
 from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.lane import Lane, Sharing
+from remesh.parallel.sums.meeting import SumMeeting
 from remesh.parallel.sums.tree import TreeSum
 from remesh.parallel.sums.workspace import Workspace
 
 NUM_LEAVES = 12
 NUM_SEGMENTS = 4  # the largest number of replicas of a job that has so many leaves
+READ, SENT = "through memory", "by messages"
 Times = tuple[float, float]
 
 
@@ -34,17 +37,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller gradients")
     quick = parser.parse_args().quick
-    rounds = 7 if quick else 31
+    rounds = 7 if quick else 15
     sizes_mb = (1, 4) if quick else (1, 4, 16)
     rows = [
         cost(
-            f"sum {NUM_LEAVES} leaves of {mb} MB, {ranks} ranks",
+            f"sum {NUM_LEAVES} leaves of {mb} MB, {ranks} ranks, {way}",
             "gloo all_reduce",
             times,
             "ms",
         )
         for ranks in (2, 3, 4, 8)
-        for mb, times in zip(sizes_mb, on_ranks(ranks, time_sums, sizes_mb, rounds), strict=True)
+        for mb, both in zip(sizes_mb, on_ranks(ranks, time_sums, sizes_mb, rounds), strict=True)
+        for way, times in both.items()
     ]
     rows += [
         cost(f"form, use and close, {ranks} ranks", "init_process_group", times, "ms")
@@ -54,43 +58,26 @@ def main() -> None:
     report("collectives", rows)
 
 
-def time_sums(rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int) -> list[Times]:
+def time_sums(
+    rendezvous: Rendezvous, sizes_mb: Sequence[int], rounds: int
+) -> list[dict[str, Times]]:
     mesh = Mesh.form(rendezvous, GenerationFence())
     times = [time_sum(mesh, mb << 18, rounds) for mb in sizes_mb]
     mesh.close()
     return times
 
 
-def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
+def time_sum(mesh: Mesh, size: int, rounds: int) -> dict[str, Times]:
     """Leaf gradients, each in a buffer of its own, to one sum on all ranks, in milliseconds."""
     group = mesh.data
-    tree = LeafTree(num_leaves=NUM_LEAVES, num_segments=NUM_SEGMENTS)
-    dealing = deal_in_runs(tree, group.size)
-    leaves = dealing.portions[group.rank]
-    gradients = [torch.randn(size) for _ in leaves]
-    tree = TreeSum(
-        Lane(
-            pieces=Pieces(size=size, num_shards=1, num_replicas=group.size),
-            sharing=Sharing(data=group, shard=mesh.shard, replica=mesh.replica),
-            dealing=dealing,
-            workspace=Workspace(torch.device("cpu")),
-            dtype=torch.float32,
-        )
-    )
-    buffers: list[torch.Tensor] = []
+    assert mesh.pages
+    meeting = SumMeeting(group, mesh.replica, mesh.pages, OwnPages())
+    ways = {READ: TreeOfLeaves(mesh, size, meeting), SENT: TreeOfLeaves(mesh, size)}
+    gradients = ways[SENT].gradients
 
     def prepare() -> None:
-        tree.clear()
-        buffers[:] = [tree.take() for _ in gradients]
-        for buffer, gradient in zip(buffers, gradients, strict=True):
-            buffer[:size].copy_(gradient)
-
-    def by_tree() -> None:
-        for leaf, buffer in zip(leaves, buffers, strict=True):
-            tree.add(leaf, buffer)
-        tree.start()
-        tree.advance()
-        tree.total()
+        for way in ways.values():
+            way.prepare()
 
     def by_all_reduce() -> None:
         total = gradients[0]
@@ -98,8 +85,46 @@ def time_sum(mesh: Mesh, size: int, rounds: int) -> Times:
             total.add_(gradient)
         all_reduce_(group, total)
 
-    ours, theirs = in_turns(group, (by_tree, by_all_reduce), rounds, prepare)
-    return ours, theirs
+    runs = [*(way.run for way in ways.values()), by_all_reduce]
+    *ours, theirs = in_turns(group, runs, rounds, prepare)
+    return {way: (time, theirs) for way, time in zip(ways, ours, strict=True)}
+
+
+class TreeOfLeaves:
+    """A sum by the tree, again and again."""
+
+    def __init__(self, mesh: Mesh, size: int, meeting: SumMeeting | None = None) -> None:
+        group = mesh.data
+        dealing = deal_in_runs(
+            LeafTree(num_leaves=NUM_LEAVES, num_segments=NUM_SEGMENTS), group.size
+        )
+        own = None if meeting is None else meeting.own
+        self._leaves = dealing.portions[group.rank]
+        self.gradients = [torch.randn(size) for _ in self._leaves]
+        self._sum = TreeSum(
+            Lane(
+                pieces=Pieces(size=size, num_shards=1, num_replicas=group.size),
+                sharing=Sharing(data=group, shard=mesh.shard, replica=mesh.replica),
+                dealing=dealing,
+                workspace=Workspace(torch.device("cpu"), own),
+                dtype=torch.float32,
+                meeting=meeting,
+            )
+        )
+        self._buffers: list[torch.Tensor] = []
+
+    def prepare(self) -> None:
+        self._sum.clear()
+        self._buffers = [self._sum.take() for _ in self.gradients]
+        for buffer, gradient in zip(self._buffers, self.gradients, strict=True):
+            buffer[: len(gradient)].copy_(gradient)
+
+    def run(self) -> None:
+        for leaf, buffer in zip(self._leaves, self._buffers, strict=True):
+            if self._sum.add(leaf, buffer):
+                self._sum.start()
+                self._sum.advance()
+        self._sum.total()
 
 
 def time_forming(rendezvous: Rendezvous, rounds: int) -> list[Times]:

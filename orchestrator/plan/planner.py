@@ -9,7 +9,8 @@ from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.plan.staging import staging_of
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import count
-from remesh.parallel.plan.leaves import LeafTree, efficiency, leaves_each
+from remesh.parallel.plan.leaves import LeafTree, efficiency
+from remesh.parallel.plan.node_deals import deal_evenly, deal_nodes
 from remesh.parallel.plan.pieces import streams
 from remesh.parallel.plan.schedules.catalogue import schedules_of
 from remesh.parallel.plan.schedules.replica_slots import slots_alone
@@ -171,8 +172,8 @@ def _sent(job: Job, rung: Rung) -> float | None:
         exchanged = max(rung.leaves, default=rung.most_leaves(job.num_leaves))
     elif job.elastic.same_bits:
         tree = LeafTree(num_leaves=job.num_leaves, num_segments=job.num_segments)
-        counts = leaves_each(job.num_leaves, dp, rung.leaves)
-        exchanged = max(map(len, tree.dealt(counts)))
+        dealt = deal_nodes(tree, rung.leaves) if rung.leaves else deal_evenly(tree, dp)
+        exchanged = max(map(len, dealt))
     else:
         exchanged = 1
     return (exchanged + 1) / 2

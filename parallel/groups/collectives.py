@@ -81,6 +81,15 @@ def start_all_gather(group: Group, out: Tensor, tensor: Tensor) -> PendingOperat
     return group.start(lambda pg: [_broadcast(pg, parts[r], r) for r in range(group.size)], sent)
 
 
+def gather_bytes(group: Group, message: bytes) -> list[bytes]:
+    """What each rank says, messages of one size: what ranks agree by, which is no payload."""
+    said = torch.frombuffer(bytearray(message * group.size), dtype=torch.uint8)
+    heard = torch.empty_like(said)
+    sizes = [len(message)] * group.size
+    group.run(lambda pg: pg.alltoall_base(heard, said, sizes, sizes), 0)
+    return [bytes(one.tolist()) for one in heard.view(group.size, -1)]
+
+
 def all_told(group: Group, row: Tensor) -> Tensor:
     """The rows of all ranks, (ranks, row): few numbers, by one message from each rank to each."""
     rows = row.new_empty(group.size, len(row))

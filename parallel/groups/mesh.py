@@ -5,11 +5,15 @@ A mesh is a value: formed, used, and closed as a whole. Groups of the same ranks
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
+from remesh.parallel.groups.collectives import gather_bytes
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.group import Group, close_all
 from remesh.parallel.groups.pipes import Pipe, Ring
 from remesh.parallel.groups.rendezvous import Rendezvous
+from remesh.parallel.pages.shared_pages import SharedPages
 from remesh.parallel.plan.book.asked import Asked
 from remesh.parallel.plan.book.verdict import problems
 from remesh.parallel.plan.errors import GroupError, LayoutError
@@ -30,6 +34,9 @@ class Mesh:
     `experts` hold all experts of a layer between them. `expert_data`, `expert_shard` and
     `expert_replica` are to the parts of experts what their namesakes are to all else: the ranks
     with the same experts, and those that hold one copy of them or the same part of it.
+
+    `pages` are the memory of the ranks of `data`, where all of them are on one host, and
+    `expert_pages` that of those of `expert_data`: None elsewhere, and on devices.
     """
 
     layout: Layout
@@ -44,6 +51,8 @@ class Mesh:
     expert_replica: Group
     pipes: Mapping[int, Pipe] = field(default_factory=dict)
     ring: Ring = field(default_factory=Ring)
+    pages: SharedPages | None = None
+    expert_pages: SharedPages | None = None
 
     @staticmethod
     def form(
@@ -109,8 +118,10 @@ class Mesh:
         return sum(group.bytes_sent for group in self.groups)
 
     def close(self) -> None:
-        """Drops all groups and their sockets. Repeatable."""
+        """Drops all groups and their sockets, and what it reads of others' memory. Repeatable."""
         close_all(self.groups)
+        for pages in filter(None, (self.pages, self.expert_pages)):
+            pages.close()
 
 
 class _Builder:
@@ -125,7 +136,7 @@ class _Builder:
         rank = self._rendezvous.rank
         replicas, position = layout.data(rank), layout.data_position(rank)
         first = position - position % shard_size
-        return Mesh(
+        mesh = Mesh(
             layout=layout,
             world=self._group(range(layout.world_size)),
             data=self._group(replicas),
@@ -136,8 +147,11 @@ class _Builder:
             pipes=dict(self._pipes(layout.neighbours(rank, "pp"))),
             ring=self._ring(layout.neighbours(rank, "cp")),
         )
+        pages = self._pages(mesh.data)
+        alike = pages and pages.of(slice(position % layout.ep, None, layout.ep))
+        return replace(mesh, pages=pages, expert_pages=alike)
 
-    def _expert_groups(self, layout: Layout, shard_size: int) -> dict[str, Group]:
+    def _expert_groups(self, layout: Layout, shard_size: int) -> dict[str, Any]:
         rank, ep = self._rendezvous.rank, layout.ep
         position = layout.data_position(rank)
         alike = layout.data(rank)[position % ep :: ep]
@@ -149,6 +163,12 @@ class _Builder:
             "expert_shard": self._group(alike[first : first + shards]),
             "expert_replica": self._group(alike[position // ep % shards :: shards]),
         }
+
+    def _pages(self, group: Group) -> SharedPages | None:
+        """Where ranks may read each other's memory, and are not to have a device's manners."""
+        if group.size == 1 or self._rendezvous.strict or self._rendezvous.device != "cpu":
+            return None
+        return SharedPages.form(partial(gather_bytes, group))
 
     def _pipes(self, pipeline: tuple[int, ...]) -> Iterator[tuple[int, Pipe]]:
         """Pairs that have no rank in common form at the same time: in two rounds, or three."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.leaves import LeafTree, leaves_each
+from remesh.parallel.plan.node_deals import deal_evenly, deal_nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +81,17 @@ class Dealing:
 def deal_in_runs(
     tree: LeafTree, num_members: int, lengths: Sequence[int] = (), *, together: int = 1
 ) -> Dealing:
-    """`lengths` are the leaves of each member; without them it is as even as it can be. A member
-    has few nodes of the tree.
+    """`lengths` are the leaves of each member; without them none has more than the fullest one of
+    an even deal. A member has few nodes of the tree.
 
     Raises: LayoutError if so many cannot be dealt so.
     """
     counts = _runs_each(tree, num_members, lengths, together)
+    runs = tree.by_runs(together)
+    dealt = deal_nodes(runs, counts) if lengths else deal_evenly(runs, len(counts))
     portions = tuple(
         tuple(run * together + n for node in nodes for run in node)
-        for nodes in tree.by_runs(together).dealt(counts)
+        for nodes in dealt
         for n in range(together)
     )
     return Dealing(tree=tree, portions=portions)

@@ -7,10 +7,10 @@ are fixed by the job and not by the number of ranks, so ranks may come and go.
 The tree takes its shape from the largest dp: the leaves are cut into that many segments, each
 segment is added up by an aligned binary tree over its leaves, and the segments by one over all
 segments. So at the largest dp a rank has one segment, at half of it a pair of siblings: one node to
-exchange, the bytes of an all-reduce. At any other dp a rank gets the largest node that fits and
-fills up with the largest ones that are left, so that it has few: two or three where a replica or a
-quarter of them is missing, five at the worst that was counted (480 leaves on 3 of 32 ranks). The
-alternative, neighbouring leaves for every rank, needs no choice, and up to eight nodes.
+exchange, the bytes of an all-reduce. At any other dp a rank has more, and is dealt large ones, so
+that they are few (node_deals.py): two or three as a rule, five at the worst that was counted (480
+leaves on 5 of 32 ranks). The alternative, neighbouring leaves for every rank, needs no choice, and
+up to eight nodes.
 
 A node of the tree is written as the span of leaves below it, a `range`. Whoever owns some leaves
 adds them up to nodes by itself, and nodes of all ranks together add up to the root with the very
@@ -20,7 +20,6 @@ The alternative, dealing single microbatches and using a plain all_reduce, has t
 gives other bits at every number of ranks.
 """
 
-from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -142,36 +141,6 @@ class LeafTree:
             return 1
         segment = self._segment(num_first)
         return segment.bit_count() + (num_first - self._start(segment)).bit_count()
-
-    def dealt(self, counts: Sequence[int]) -> tuple[tuple[range, ...], ...]:
-        """Nodes for each of some replicas, that add up to so many leaves each: large ones, few.
-
-        In turns each takes the largest node that is left and not too large for it, the first of
-        equals; where there is none, the first of the smallest ones is split until a part of it
-        fits. After the first turn those come first that want most.
-        """
-        taken: list[list[range]] = [[] for _ in counts]
-        wanted = list(counts)
-        left = [(self.num_leaves, 0)]  # nodes by size, and from right to left
-        turn = [number for number, count in enumerate(counts) if count]
-        while turn:
-            for number in turn:
-                node = self._take(left, wanted[number])
-                taken[number].append(node)
-                wanted[number] -= len(node)
-            turn = sorted((n for n in turn if wanted[n]), key=lambda n: -wanted[n])
-        return tuple(tuple(sorted(nodes, key=lambda node: node.start)) for nodes in taken)
-
-    def _take(self, left: list[tuple[int, int]], count: int) -> range:
-        """The largest node of up to so many leaves, out of those that are left."""
-        place = bisect_right(left, (count, 0)) - 1
-        place = place if place >= 0 else bisect_right(left, (left[0][0], 0)) - 1
-        size, negated = left.pop(place)
-        node = range(-negated, size - negated)
-        while len(node) > count:
-            node, other = self.halves(node)
-            insort(left, (len(other), -other.start))
-        return node
 
     @property
     def _num_segments(self) -> int:

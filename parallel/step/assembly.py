@@ -9,6 +9,7 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.model.maths import Maths, Whole
 from remesh.parallel.model.transformer import Transformer
+from remesh.parallel.pages.own_pages import OwnPages
 from remesh.parallel.plan.buckets import Bucket, plan_visits, take_turns
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.spec import EngineSpec
@@ -22,6 +23,7 @@ from remesh.parallel.step.stage import Stage
 from remesh.parallel.step.work import TokenBuffer
 from remesh.parallel.sums.gradients import Accumulators, Contribution, GradientSum
 from remesh.parallel.sums.lane import Lane, Sharing
+from remesh.parallel.sums.meeting import SumMeeting
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -55,6 +57,9 @@ class Assembly:
         own = rank_schedule(spec, mesh, pipeline, self.dealing, order.schedule)
         self.schedule, self.standings = own.operations, own.standings
         self.workspace = Workspace(state.shards[0].values.device)
+        own_pages = OwnPages()
+        self._shown = Workspace(self.workspace.device, own_pages)
+        self._meetings = _meetings(mesh, own_pages, streams=self.dealing.in_rounds)
         self._lanes = [self._lane(bucket) for bucket in state.buckets]
         self.turns = TakingTurns()
         maths = _maths(spec, mesh, self.turns)
@@ -101,8 +106,8 @@ class Assembly:
         masters = [shard.values for shard in self.state.shards]
         return {
             "weights": room_bytes(self.weights, masters),
-            "gradients": self.workspace.lent_bytes,
-            "spare": self.workspace.spare_bytes,
+            "gradients": self.workspace.lent_bytes + self._shown.lent_bytes,
+            "spare": self.workspace.spare_bytes + self._shown.spare_bytes,
         }
 
     def _working_weights(self) -> tuple[tuple[WorkingWeights, ...], Gathering]:
@@ -143,6 +148,7 @@ class Assembly:
             sharing = Sharing(
                 data=mesh.expert_data, shard=mesh.expert_shard, replica=mesh.expert_replica
             )
+        meeting = self._meetings[bucket.of_experts]
         return Lane(
             pieces=Pieces(
                 size=bucket.plan.size,
@@ -151,9 +157,23 @@ class Assembly:
             ),
             sharing=sharing,
             dealing=dealing,
-            workspace=self.workspace,
+            workspace=self.workspace if meeting is None else self._shown,
             dtype=self.spec.precision.gradient,
+            meeting=meeting,
         )
+
+
+def _meetings(
+    mesh: Mesh, own: OwnPages, *, streams: bool
+) -> tuple[SumMeeting | None, SumMeeting | None]:
+    """Of the ranks with the same parameters, and of those with the same experts.
+
+    Ranks that exchange every leaf keep none that others could read.
+    """
+    if streams or mesh.pages is None or mesh.expert_pages is None:
+        return None, None
+    dense = SumMeeting(mesh.data, mesh.replica, mesh.pages, own)
+    return dense, SumMeeting(mesh.expert_data, mesh.expert_replica, mesh.expert_pages, own)
 
 
 def _maths(spec: EngineSpec, mesh: Mesh, turns: TakingTurns) -> Maths:

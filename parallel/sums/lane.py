@@ -12,6 +12,7 @@ from torch import Tensor
 from remesh.parallel.groups.group import Group
 from remesh.parallel.plan.dealing import Dealing
 from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.sums.meeting import SumMeeting
 from remesh.parallel.sums.workspace import Workspace
 
 
@@ -29,13 +30,17 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """`pieces` say which rank of `sharing` adds up and owns what, `dealing` who has which leaf."""
+    """`pieces` say which rank of `sharing` adds up and owns what, `dealing` who has which leaf.
+
+    Where there is a `meeting`, its ranks read each other's memory.
+    """
 
     pieces: Pieces
     sharing: Sharing
     dealing: Dealing
     workspace: Workspace
     dtype: torch.dtype
+    meeting: SumMeeting | None = None
 
     def take(self, size: int) -> Tensor:
         """A buffer with anything in it."""

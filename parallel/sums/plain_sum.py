@@ -4,11 +4,18 @@ What `elastic.same_bits = false` asks for. A rank adds all its leaves in one buf
 reduction a bucket follows; from ZeRO 2 on, where no rank keeps a whole gradient, one for each leaf.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from torch import Tensor
 
 from remesh.parallel.groups.collectives import start_all_reduce_, start_reduce_scatter
 from remesh.parallel.groups.group import PendingOperation
+from remesh.parallel.plan.dealing import Dealing
+from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.sums.lane import Lane
+from remesh.parallel.sums.meeting import SumMeeting
+from remesh.parallel.sums.read_nodes import ReadNodes
 
 
 class PlainSum:
@@ -17,8 +24,7 @@ class PlainSum:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._sum: Tensor | None = None
-        self._shard: Tensor | None = None
-        self._operation = PendingOperation()
+        self._exchange = _Reduced(lane) if lane.meeting is None else _read(lane, lane.meeting)
 
     def take(self) -> Tensor:
         """The sum of all leaves before, to add to."""
@@ -35,17 +41,49 @@ class PlainSum:
 
     def add(self, leaf: int | None, gradient: Tensor | None) -> bool:
         del gradient
-        return self._lane.dealing.leaf(leaf) == self._lane.last_leaf
+        if self._lane.dealing.leaf(leaf) != self._lane.last_leaf:
+            return False
+        return self._exchange.offer([self.take()], self.take())
 
     def start(self) -> None:
-        if self._lane.pieces.num_shards == 1:
-            self._operation = start_all_reduce_(self._lane.sharing.data, self.take())
+        self._exchange.start()
+
+    def advance(self) -> None:
+        self._exchange.advance()
+
+    def total(self) -> Tensor:
+        return self._exchange.total()
+
+    def clear(self) -> None:
+        self._exchange.clear()
+        if self._sum is not None:
+            self._lane.workspace.give(self._sum)
+        self._sum = None
+
+
+class _Reduced:
+    """One reduction, by what the backend has: an exchange of one node of each rank."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._own: Tensor | None = None
+        self._shard: Tensor | None = None
+        self._operation = PendingOperation()
+
+    def offer(self, nodes: Sequence[Tensor], home: Tensor) -> bool:
+        del nodes
+        self._own = home
+        return True
+
+    def start(self) -> None:
+        own, pieces, sharing = self._own, self._lane.pieces, self._lane.sharing
+        assert own is not None
+        if pieces.num_shards == 1:
+            self._operation = start_all_reduce_(sharing.data, own)
         else:
-            shards = self.take()[: self._lane.pieces.num_shards * self._lane.pieces.shard_size]
-            self._shard = shards.view(self._lane.pieces.num_shards, -1)[
-                self._lane.sharing.shard.rank
-            ]
-            self._operation = start_reduce_scatter(self._lane.sharing.shard, self._shard, shards)
+            shards = own[: pieces.num_shards * pieces.shard_size]
+            self._shard = shards.view(pieces.num_shards, -1)[sharing.shard.rank]
+            self._operation = start_reduce_scatter(sharing.shard, self._shard, shards)
 
     def advance(self) -> None:
         self._operation.wait()
@@ -54,12 +92,19 @@ class PlainSum:
 
     def total(self) -> Tensor:
         self._operation.wait()
-        return self.take()[: self._lane.pieces.size] if self._shard is None else self._shard
+        assert self._own is not None
+        return self._own[: self._lane.pieces.size] if self._shard is None else self._shard
 
     def clear(self) -> None:
-        if self._sum is not None:
-            self._lane.workspace.give(self._sum)
-        self._sum = self._shard = None
+        self._own = self._shard = None
+
+
+def _read(lane: Lane, meeting: SumMeeting) -> ReadNodes:
+    """Where ranks read each other's memory: each one's sum is a node of a tree."""
+    size = lane.sharing.data.size
+    ranks = tuple(range(rank, rank + 1) for rank in range(size))
+    dealing = Dealing(tree=LeafTree(num_leaves=size), portions=ranks)
+    return ReadNodes(replace(lane, dealing=dealing), [[rank] for rank in ranks], meeting)
 
 
 class StreamedPlainSum:

@@ -7,15 +7,17 @@ leaf, as soon as it is there, and the owner of a piece keeps log2(leaves) + 1 pi
 same nodes in the same order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from remesh.parallel.groups.collectives import start_all_gather, start_all_reduce_, start_all_to_all
+from remesh.parallel.groups.collectives import start_all_gather, start_all_to_all
 from remesh.parallel.groups.group import PendingOperation
-from remesh.parallel.plan.leaves import LeafTree, push
-from remesh.parallel.plan.pieces import Pieces
+from remesh.parallel.plan.leaves import push
+from remesh.parallel.sums.additions import sum_of_parts
+from remesh.parallel.sums.exchanges import exchange_of
 from remesh.parallel.sums.lane import Lane
+from remesh.parallel.sums.sent_nodes import copy_by_destination
 
 TreeNode = tuple[range, Tensor]
 
@@ -30,11 +32,9 @@ class TreeSum:
         dealing = lane.dealing
         self._lane = lane
         self._tree = dealing.tree
-        self._nodes_of_ranks = [self._tree.nodes(portion) for portion in dealing.portions]
+        nodes = [self._tree.nodes(portion) for portion in dealing.portions]
+        self._exchange = exchange_of(lane, nodes)
         self._nodes: list[TreeNode] = []
-        self._received: Tensor | None = None
-        self._packed: Tensor | None = None
-        self._operation = PendingOperation()
 
     def take(self) -> Tensor:
         return self._lane.take_zeros()
@@ -51,78 +51,35 @@ class TreeSum:
         if own is not None and gradient is not None:
             node = (range(own, own + 1), gradient)
             push(self._nodes, node, self._joined, self._tree)
-        return own == self._lane.last_leaf
+        if own != self._lane.last_leaf:
+            return False
+        nodes = [node for _, node in self._nodes]
+        return self._exchange.offer(nodes, self._home())
+
+    def start(self) -> None:
+        """Raises: Cancelled, GroupError."""
+        self._exchange.start()
 
     def advance(self) -> None:
-        """Finishes the exchange, adds up the own piece, and starts to gather the shard."""
-        self._operation.wait()
-        if self._received is None:
-            return
-        piece = self._add_up(self._received.view(-1, self._lane.pieces.piece_size))
-        shard = self._home()[: piece.numel() * self._lane.sharing.replica.size]
-        self._operation = start_all_gather(self._lane.sharing.replica, shard, piece)
-        for buffer in (self._received, self._packed):  # the own piece lies in the shard by now
-            if buffer is not None:
-                self._lane.workspace.give(buffer)
-        self._received = self._packed = None
+        """Adds up the own piece of the nodes of all ranks. Raises: Cancelled, GroupError."""
+        self._exchange.advance()
 
     def total(self) -> Tensor:
         """The own shard of the sum over all leaves of all ranks. Valid until `clear`."""
-        self._operation.wait()
-        return self._home()[: self._lane.pieces.shard_size]
+        return self._exchange.total()
 
     def clear(self) -> None:
-        """Ends the step."""
+        """Ends the step, after a vote of all ranks."""
+        self._exchange.clear()
         for _, buffer in self._nodes:
             self._lane.workspace.give(buffer)
         self._nodes.clear()
-
-    def start(self) -> None:
-        """Sends each rank its piece of every node. Two ranks with a node each just add them.
-
-        Raises: Cancelled, GroupError.
-        """
-        data, pieces = self._lane.sharing.data, self._lane.pieces
-        counts = [len(nodes) for nodes in self._nodes_of_ranks]
-        if data.size == 1:
-            return
-        if pieces.num_shards == 1 and counts == [1, 1]:
-            self._operation = start_all_reduce_(data, self._nodes[0][1])
-            return
-        self._received = self._lane.take(sum(counts) * pieces.piece_size)
-        self._operation = start_all_to_all(
-            data,
-            self._received,
-            self._pack(),
-            [count * pieces.piece_size for count in counts],
-            [len(self._nodes) * pieces.piece_size] * data.size,
-        )
-
-    def _pack(self) -> Tensor:
-        """Pieces of all nodes by destination; a single node may lie so already."""
-        pieces = self._lane.pieces
-        if len(self._nodes) == 1 and pieces.in_order:
-            return self._nodes[0][1]
-        self._packed = self._lane.take(len(self._nodes) * pieces.num_pieces * pieces.piece_size)
-        rows = self._packed.view(pieces.num_pieces, len(self._nodes), pieces.piece_size)
-        for number, (_, gradient) in enumerate(self._nodes):
-            copy_by_destination(rows[:, number], gradient, pieces)
-        return self._packed
 
     def _home(self) -> Tensor:
         """Where the sum comes to lie: in the first node's buffer, which has been sent by then."""
         if not self._nodes:
             self._nodes.append((range(0), self.take()))
         return self._nodes[0][1]
-
-    def _add_up(self, rows: Tensor) -> Tensor:
-        dealing = self._lane.dealing
-        parts: list[list[TreeNode]] = [[] for _ in range(dealing.parts)]
-        nodes = [(m, span) for m, spans in enumerate(self._nodes_of_ranks) for span in spans]
-        found = sorted(zip(nodes, rows, strict=True), key=lambda node: node[0][1].start)
-        for (member, span), row in found:
-            push(parts[dealing.part(member)], (span, row), Tensor.add_, self._tree)
-        return sum_of_parts(parts, Tensor.add_)
 
     def _joined(self, left: Tensor, right: Tensor) -> Tensor:
         left.add_(right)
@@ -239,26 +196,3 @@ class StreamedTreeSum:
         if self._received is None:
             return False
         return row.untyped_storage().data_ptr() == self._received.untyped_storage().data_ptr()
-
-
-def sum_of_parts(
-    parts: Sequence[Sequence[TreeNode]], add: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """The parts of a gradient, each added up to its root, added up by an aligned tree."""
-    stack: list[TreeNode] = []
-    tree = LeafTree(num_leaves=len(parts))
-    for number, [(_, root)] in enumerate(parts):
-        push(stack, (range(number, number + 1), root), add, tree)
-    [(_, total)] = stack
-    return total
-
-
-def copy_by_destination(rows: Tensor, gradient: Tensor, pieces: Pieces) -> None:
-    """Copies the pieces of `gradient` into rows, one for each position on dp."""
-    if pieces.in_order:
-        rows.copy_(gradient.view(rows.shape))
-        return
-    for position, row in enumerate(rows):
-        piece = pieces.piece(position)
-        row[: len(piece)] = gradient[piece.start : piece.stop]
-        row[len(piece) :] = 0

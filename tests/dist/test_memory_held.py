@@ -80,17 +80,21 @@ def warm_pool(sessions_pool):
 
 
 def taken(seat, case):
-    """Bytes at the most, beyond those of a process that has trained a tiny model."""
+    """Bytes at the most, beyond those of a process that has trained a tiny model.
+
+    What it reads of other ranks' memory is theirs.
+    """
     warm_up(case.spec(TINY))
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = kernel_bytes("VmHWM")
-    steps(seat, case, MODEL)
-    return kernel_bytes("VmHWM") - before
+    read_bytes = steps(seat, case, MODEL)
+    return kernel_bytes("VmHWM") - before - read_bytes
 
 
 def steps(seat, case, model):
+    """How much of other ranks' memory it has read."""
     chosen = case.spec(model)
     mesh = seat.mesh(case.layout, chosen.zero.shard_size(case.layout.dp))
     engine = Engine(chosen)
@@ -98,7 +102,9 @@ def steps(seat, case, model):
     engine.reset()
     for step in (1, 2):
         engine.step(step, work_of(mesh, step, fill=fill(model)))
+    read_bytes = resident_bytes("r--s", "remesh pages")
     mesh.close()
+    return read_bytes
 
 
 def fill(model):
@@ -113,6 +119,18 @@ def kernel_bytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{name}:"))
     return int(line.split()[1]) << 10
+
+
+def resident_bytes(rights, name):
+    """Of the mappings with these rights and this name."""
+    found, is_meant = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *others = line.split(maxsplit=5)
+        if not first.endswith(":"):
+            is_meant = others[0] == rights and name in line
+        elif first == "Rss:" and is_meant:
+            found += int(others[0]) << 10
+    return found
 
 
 def planned(case):

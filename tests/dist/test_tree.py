@@ -5,11 +5,13 @@ import torch
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups.mesh import Mesh
+from remesh.parallel.pages.own_pages import OwnPages
 from remesh.parallel.plan.dealing import deal_in_rounds, deal_in_runs
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.leaves import LeafTree
 from remesh.parallel.plan.pieces import Pieces
 from remesh.parallel.sums.lane import Lane, Sharing
+from remesh.parallel.sums.meeting import SumMeeting
 from remesh.parallel.sums.plain_sum import PlainSum, StreamedPlainSum
 from remesh.parallel.sums.tree import StreamedTreeSum, TreeSum
 from remesh.parallel.sums.workspace import Workspace
@@ -29,14 +31,21 @@ def sharing_of(mesh):
     return Sharing(data=mesh.data, shard=mesh.shard, replica=mesh.replica)
 
 
-def lane_of(sharing, size, dealing):
+def meeting_of(mesh):
+    """None for a rank alone; all others read each other's memory."""
+    assert mesh.pages or mesh.data.size == 1
+    return mesh.pages and SumMeeting(mesh.data, mesh.replica, mesh.pages, OwnPages())
+
+
+def lane_of(sharing, size, dealing, meeting=None):
     pieces = Pieces(size=size, num_shards=sharing.shard.size, num_replicas=sharing.replica.size)
     return Lane(
         pieces=pieces,
         sharing=sharing,
         dealing=dealing,
-        workspace=Workspace(CPU),
+        workspace=Workspace(CPU, meeting and meeting.own),
         dtype=torch.float32,
+        meeting=meeting,
     )
 
 
@@ -47,11 +56,16 @@ def dealing_of(kind, num_leaves, *dealt, **how):
 
 
 def add_up(seat, kind, num_leaves, size, num_shards, lengths=()):
-    """The rank's shard without padding, twice: the second time in used buffers."""
+    """The rank's shard without padding, twice: the second time in used buffers.
+
+    A `kind` in a tuple has ranks read each other's memory, others send messages.
+    """
+    reads = isinstance(kind, tuple)
+    kind = kind[0] if reads else kind
     mesh = seat.mesh(Layout(dp=seat.size), num_shards)
     gradients = leaf_gradients(num_leaves, size)
     dealing = dealing_of(kind, num_leaves, seat.size, lengths)
-    lane = lane_of(sharing_of(mesh), size, dealing)
+    lane = lane_of(sharing_of(mesh), size, dealing, meeting_of(mesh) if reads else None)
     pieces, gradient_sum = lane.pieces, kind(lane)
     totals = []
     for _ in range(2):
@@ -64,6 +78,7 @@ def add_up(seat, kind, num_leaves, size, num_shards, lengths=()):
                 gradient_sum.advance()
         owned = pieces.shard(mesh.shard.rank)
         totals.append(gradient_sum.total()[: len(owned)].clone())
+        collectives.all_reduce_(mesh.data, torch.zeros(1))  # as a vote ends a step
         gradient_sum.clear()
     mesh.close()
     assert torch.equal(*totals)
@@ -86,11 +101,12 @@ def test_the_tree_has_the_same_bits_at_every_number_of_ranks(pool, num_leaves, s
     for ranks in (2, 3, 4, 5, 7, 8):
         for kind in (TreeSum, StreamedTreeSum):
             for num_shards in {1, ranks} if kind is TreeSum else {ranks}:
-                outcomes = pool.run(add_up, ranks, kind, num_leaves, size, num_shards)
-                assert torch.equal(put_together(outcomes), expected), (ranks, kind, num_shards)
+                for how in (kind, (kind,)) if kind is TreeSum else (kind,):
+                    outcomes = pool.run(add_up, ranks, how, num_leaves, size, num_shards)
+                    assert torch.equal(put_together(outcomes), expected), (ranks, how, num_shards)
 
 
-@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize("kind", [TreeSum, (TreeSum,), StreamedTreeSum])
 @pytest.mark.parametrize(("ranks", "num_shards"), [(4, 2), (6, 2), (6, 3), (8, 4)])
 def test_so_it_has_under_hybrid_sharding(pool, kind, ranks, num_shards):
     [(_, expected)] = pool.run(add_up, 1, TreeSum, 7, 64 * 9, 1)
@@ -98,12 +114,12 @@ def test_so_it_has_under_hybrid_sharding(pool, kind, ranks, num_shards):
     assert torch.equal(put_together(outcomes), expected)
 
 
-@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize("kind", [TreeSum, (TreeSum,), StreamedTreeSum])
 @pytest.mark.parametrize("lengths", [(5, 2), (1, 6), (0, 7), (4, 1, 2), (3, 0, 4), (2, 3, 1, 1)])
 def test_so_it_has_where_slow_ranks_add_fewer_leaves(pool, kind, lengths):
     ranks = len(lengths)
     [(_, expected)] = pool.run(add_up, 1, TreeSum, 7, 64 * 9, 1)
-    for num_shards in {1, ranks} if kind is TreeSum else {ranks}:
+    for num_shards in {ranks} if kind is StreamedTreeSum else {1, ranks}:
         outcomes = pool.run(add_up, ranks, kind, 7, 64 * 9, num_shards, lengths)
         assert torch.equal(put_together(outcomes), expected)
 
@@ -116,16 +132,31 @@ def expert_gradient(unit, place, size):
 def add_two_lanes(seat, kind, num_leaves, sharded):
     """A dense bucket over all ranks, and one of experts over every second, by runs of two leaves.
 
-    The rank's shards of both sums; experts lie at two places.
+    The rank's shards of both sums; experts lie at two places. A `kind` in a tuple as in `add_up`.
     """
+    reads = isinstance(kind, tuple)
+    kind = kind[0] if reads else kind
     mesh = seat.mesh(Layout(dp=seat.size, ep=2), 2)
     alone = Mesh.alone().world
     dense = dealing_of(kind, num_leaves, seat.size, together=2)
     experts, others = mesh.replica, (mesh.shard, mesh.replica)
     shard, replica = (experts, alone) if sharded else (alone, experts)
+    meetings = (None, None)
+    if reads and experts.size > 1:
+        meetings = (
+            SumMeeting(mesh.data, mesh.replica, mesh.pages, OwnPages()),
+            SumMeeting(experts, replica, mesh.expert_pages, OwnPages()),
+        )
     lanes = [
-        lane_of(Sharing(data=mesh.data, shard=others[0], replica=others[1]), 64 * 5, dense),
-        lane_of(Sharing(data=experts, shard=shard, replica=replica), 64 * 3, dense.by_runs(2)),
+        lane_of(
+            Sharing(data=mesh.data, shard=others[0], replica=others[1]), 64 * 5, dense, meetings[0]
+        ),
+        lane_of(
+            Sharing(data=experts, shard=shard, replica=replica),
+            64 * 3,
+            dense.by_runs(2),
+            meetings[1],
+        ),
     ]
     sums = [kind(lane) for lane in lanes]
     place = seat.rank % 2
@@ -147,7 +178,7 @@ def add_two_lanes(seat, kind, num_leaves, sharded):
     return list(zip(places, totals, strict=True))
 
 
-@pytest.mark.parametrize("kind", [TreeSum, StreamedTreeSum])
+@pytest.mark.parametrize("kind", [TreeSum, (TreeSum,), StreamedTreeSum])
 @pytest.mark.parametrize("num_leaves", [8, 12])
 def test_lanes_of_dense_and_of_expert_buckets_keep_their_bits_side_by_side(pool, kind, num_leaves):
     """Two expert groups or four: experts are added by fewer ranks, in a tree of half the leaves."""
@@ -188,7 +219,7 @@ def test_segments_are_added_up_first(pool):
     assert not torch.equal(total, tree_of(gradients))
 
 
-@pytest.mark.parametrize("kind", [PlainSum, StreamedPlainSum])
+@pytest.mark.parametrize("kind", [PlainSum, (PlainSum,), StreamedPlainSum])
 @pytest.mark.parametrize(("ranks", "num_shards"), [(1, 1), (3, 1), (3, 3), (4, 2), (5, 5)])
 def test_plain_sums_are_sums(pool, kind, ranks, num_shards):
     if kind is StreamedPlainSum and num_shards == 1 < ranks:

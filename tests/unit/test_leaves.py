@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from remesh.parallel.plan import leaves
 from remesh.parallel.plan.errors import LayoutError
 from remesh.parallel.plan.leaves import LeafTree
+from remesh.parallel.plan.node_deals import deal_evenly, deal_nodes
 
 
 def aligned(values):
@@ -30,7 +31,7 @@ def reference(values, num_segments):
 
 def tree_over_ranks(tree, values, counts):
     nodes = []
-    for taken in tree.dealt(counts):
+    for taken in deal_nodes(tree, counts):
         own = []
         for leaf in chain(*taken):
             leaves.push(own, (range(leaf, leaf + 1), values[leaf]), float.__add__, tree)
@@ -60,30 +61,43 @@ def test_so_it_does_where_ranks_have_any_number_of_leaves(counts, num_segments):
     values = [rng.uniform(-1, 1) * 10 ** rng.randint(-8, 8) for _ in range(sum(counts))]
     tree = LeafTree(num_leaves=sum(counts), num_segments=num_segments)
     assert tree_over_ranks(tree, values, counts) == reference(values, num_segments)
-    for taken, count in zip(tree.dealt(counts), counts, strict=True):
+    for taken, count in zip(deal_nodes(tree, counts), counts, strict=True):
         assert sum(map(len, taken)) == count
 
 
 def most_nodes(tree, dp):
     """Of a rank. With k of them it sends k + 1 shares of a bucket; in an all-reduce it sends 2."""
-    return max(map(len, tree.dealt(leaves.leaves_each(tree.num_leaves, dp))))
+    dealt = deal_evenly(tree, dp)
+    assert max(sum(map(len, nodes)) for nodes in dealt) == -(-tree.num_leaves // dp)
+    return max(map(len, dealt))
+
+
+# Where a rank has more than three nodes: by the number of replicas.
+MORE_NODES = {
+    (96, 32): {3: 4, 9: 4},
+    (480, 32): {3: 4, 5: 5, 6: 4, 9: 4, 10: 4, 11: 4, 13: 4, 17: 4, 18: 4, 22: 4, 23: 4},
+}
 
 
 @pytest.mark.parametrize(
-    ("num_microbatches", "max_dp", "most"),
-    [(12, 4, 2), (16, 4, 2), (16, 8, 2), (96, 4, 2), (96, 8, 3), (480, 4, 2), (480, 32, 5)],
+    ("num_microbatches", "max_dp"),
+    [
+        *((12, dp) for dp in (4, 8)),
+        *((16, dp) for dp in (4, 8, 16)),
+        *((num, dp) for num in (96, 480) for dp in (4, 8, 16, 32)),
+    ],
 )
 def test_a_rank_sends_what_an_all_reduce_does_at_the_largest_dp_and_its_halves(
-    num_microbatches, max_dp, most
+    num_microbatches, max_dp
 ):
-    """Elsewhere up to twice as much; of very many leaves while most replicas are there."""
+    """Elsewhere up to twice as much, but for some numbers of replicas out of 32."""
     num_leaves = leaves.choose_num_leaves(num_microbatches, max_dp)
     tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
-    for dp in range(1, max_dp + 1):
-        nodes = most_nodes(tree, dp)
-        if (max_dp // dp).bit_count() == 1 and max_dp % dp == 0:
-            assert nodes == 1, dp
-        assert nodes <= (3 if 4 * dp >= 3 * max_dp else most), dp
+    found = {dp: most_nodes(tree, dp) for dp in range(1, max_dp + 1)}
+    halves = {max_dp >> half for half in range(max_dp.bit_length())}
+    assert {found[dp] for dp in halves if max_dp % dp == 0} == {1}
+    more = {dp: nodes for dp, nodes in found.items() if nodes > 3}
+    assert more == MORE_NODES.get((num_microbatches, max_dp), {})
 
 
 @pytest.mark.parametrize(("num_leaves", "max_dp"), [(13, 4), (30, 8), (100, 16), (7, 4), (3, 4)])

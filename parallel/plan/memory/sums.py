@@ -6,8 +6,9 @@ Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 3, here with the tre
 from collections.abc import Sequence
 from itertools import chain, islice
 
-from remesh.parallel.plan.leaves import leaves_each, push
+from remesh.parallel.plan.leaves import push
 from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, BucketRun, RankSizes
+from remesh.parallel.plan.node_deals import deal_evenly
 from remesh.parallel.plan.pieces import Pieces
 
 _FREED_FROM = 3  # the ZeRO stage from which on no rank keeps all working weights
@@ -108,7 +109,7 @@ def _nodes_kept(sizes: RankSizes, together: int, *, by_runs: bool) -> list[int]:
     runs = sizes.tree.by_runs(together)
     tree, step = (runs, 1) if by_runs else (sizes.tree, together)
     most: tuple[range, ...] = ()
-    for nodes in runs.dealt(leaves_each(sizes.num_leaves // together, sizes.dp // together)):
+    for nodes in deal_evenly(runs, sizes.dp // together):
         most = nodes if len(nodes) > len(most) else most
     stack: list[tuple[range, None]] = []
     found = []
