@@ -105,7 +105,7 @@ def struck_ranks(cluster: LocalCluster, case: Case, blows: int) -> tuple[list[Bl
         ready_s = statistics.median(one.ready_s for one in found if one.ready_s is not None)
         rows.append(cost("a death to its replacement ready", PROMISE, (ready_s, READY_S), "s"))
         what = "grow by one rank, beyond the step"
-        rows.append(cost(what, PROMISE, (statistics.median(grown_s), GROW_S), "s"))
+        rows += [cost(what, PROMISE, (_median(grown_s), GROW_S), "s")] if grown_s else []
     return found, rows
 
 
