@@ -61,7 +61,7 @@ soak: $(STAMP) ## 50 runs through schedules of 4 faults (make test: 4 of 2), ten
 	$(BIN)/pytest tests/cluster/test_agents.py -k short --hungry-s 600 --timeout 1200
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results
-	for script in benchmarks/data.py benchmarks/collectives.py benchmarks/step.py benchmarks/reshard.py benchmarks/vault.py benchmarks/planning.py benchmarks/pipeline.py benchmarks/attention.py benchmarks/control_plane.py benchmarks/reports.py benchmarks/starts.py; do $(BIN)/python $$script --quick || exit 1; done
+	for script in benchmarks/data.py benchmarks/collectives.py benchmarks/one_process.py benchmarks/step.py benchmarks/whole_run.py benchmarks/reshard.py benchmarks/vault.py benchmarks/planning.py benchmarks/pipeline.py benchmarks/attention.py benchmarks/control_plane.py benchmarks/reports.py benchmarks/starts.py; do $(BIN)/python $$script --quick || exit 1; done
 
 clean: ## Remove .venv and what builds leave
 	rm -rf .venv build dist *.egg-info
