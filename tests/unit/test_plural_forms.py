@@ -19,8 +19,8 @@ PLURAL = re.compile(rf"^ (?:(?:more|local|new|of the) )?({NOUNS})\b")
 ALWAYS_MANY = {
     # Where one would be said in another way, or there are two at least.
     ("data/manifest.py", "rows"),  # 0 rows are more usual there
-    ("data/blocks.py", "rows"),
-    ("data/blocks.py", "tokens"),
+    ("data/arrow_blocks.py", "rows"),
+    ("data/arrow_blocks.py", "tokens"),
     ("data/building/documents.py", "leaves"),  # a verb, as in the two below
     ("orchestrator/job/faults_on_order.py", "leaves"),
     ("orchestrator/job/tables/train_tables.py", "leaves"),
