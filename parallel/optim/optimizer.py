@@ -1,6 +1,5 @@
 """What an optimizer is to those who call it, and what it is given."""
 
-import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from remesh.parallel.optim.slots import SlotSpec
+from remesh.parallel.pages.large_pages import untouched
 
 _UNTOUCHED_BYTES = 2**20  # from which on memory is the kernel's own zeros
 
@@ -54,7 +54,7 @@ def _zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     num_bytes = size * dtype.itemsize
     if device.type != "cpu" or num_bytes < _UNTOUCHED_BYTES:
         return torch.zeros(size, dtype=dtype, device=device)
-    return torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype)
+    return torch.frombuffer(untouched(num_bytes), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

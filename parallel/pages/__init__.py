@@ -1,4 +1,4 @@
-"""Memory of one rank that the others on its host read where it lies.
+"""Memory by the page: fresh in large ones, or read where it lies by the other ranks on its host.
 
 Belongs here: making it, finding that of another process, and giving it up. No order of additions.
 """

@@ -5,15 +5,15 @@ places of the tensors) is worked out once, and every page of the memory is there
 it: pages that the kernel still has to find cost several times as much as the copy.
 """
 
-import mmap
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from mmap import mmap
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from remesh.parallel.pages.large_pages import untouched
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import ShardHeader, in_file_order, lay_out
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
@@ -32,9 +32,7 @@ class ShardBuffer:
     right size, since memory that has been used before is several times as fast.
     """
 
-    def __init__(
-        self, part: Sequence[tuple[Fragment, Tensor]], memory: mmap.mmap | None = None
-    ) -> None:
+    def __init__(self, part: Sequence[tuple[Fragment, Tensor]], memory: mmap | None = None) -> None:
         tensors = {fragment: tensor.detach() for fragment, tensor in part}
         self._fragments = in_file_order(tensors)
         self._tensors = [tensors[fragment] for fragment in self._fragments]
@@ -43,7 +41,7 @@ class ShardBuffer:
         self._header: ShardHeader | None = None
 
     @property
-    def memory(self) -> mmap.mmap:
+    def memory(self) -> mmap:
         """For the next buffer, once nobody needs this one any more."""
         assert self._memory, "prepare comes first"
         return self._memory
@@ -75,10 +73,7 @@ class ShardBuffer:
         return put_shard(storage, path, self.memory, self._header)
 
 
-def _touched(size_bytes: int) -> mmap.mmap:
-    """Memory that begins with a page, as a disk takes it from there; in large pages if it can."""
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without large pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
+def _touched(size_bytes: int) -> mmap:
+    memory = untouched(size_bytes)
     np.frombuffer(memory, np.uint8)[::_PAGE_BYTES] = 0
     return memory
