@@ -7,6 +7,7 @@ processes of one thread each on this machine, so more ranks than cores measure t
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import torch
 from measuring.ranks import in_turns, on_ranks, share_store
@@ -75,18 +76,28 @@ def time_sum(mesh: Mesh, size: int, rounds: int) -> dict[str, Times]:
     ways = {READ: TreeOfLeaves(mesh, size, meeting), SENT: TreeOfLeaves(mesh, size)}
     gradients = ways[SENT].gradients
 
-    def prepare() -> None:
-        for way in ways.values():
-            way.prepare()
+    prepared = cycle([*(way.prepare for way in ways.values()), ways[SENT].fill, ways[SENT].fill])
 
-    def by_all_reduce() -> None:
+    def prepare() -> None:
+        """Of one contestant: what another one has written would only push its data out of reach."""
+        next(prepared)()
+
+    def add_own() -> torch.Tensor:
         total = gradients[0]
         for gradient in gradients[1:]:
             total.add_(gradient)
-        all_reduce_(group, total)
+        return total
 
-    runs = [*(way.run for way in ways.values()), by_all_reduce]
-    *ours, theirs = in_turns(group, runs, rounds, prepare)
+    def add_alone() -> None:
+        add_own()
+
+    def by_all_reduce() -> None:
+        all_reduce_(group, add_own())
+
+    runs = [*(way.run for way in ways.values()), by_all_reduce, add_alone]
+    *ours, theirs, own = in_turns(group, runs, rounds, prepare)
+    if group.rank == 0:
+        print(f"{size >> 18} MB, {group.size} ranks: {own:.3f} ms are additions of the own leaves")
     return {way: (time, theirs) for way, time in zip(ways, ours, strict=True)}
 
 
@@ -118,6 +129,11 @@ class TreeOfLeaves:
         self._buffers = [self._sum.take() for _ in self.gradients]
         for buffer, gradient in zip(self._buffers, self.gradients, strict=True):
             buffer[: len(gradient)].copy_(gradient)
+
+    def fill(self) -> None:
+        """For those that add the gradients where they are."""
+        for gradient in self.gradients:
+            gradient.fill_(1)
 
     def run(self) -> None:
         for leaf, buffer in zip(self._leaves, self._buffers, strict=True):
