@@ -1,17 +1,20 @@
 """What the ranks of a group read of each other's memory, if all of them can.
 
-They try it out while the group forms: that they are on one host is not asked, but whether each can
-map what the others show. Where one cannot (another host, another container, another user, another
-system) all of them go on with messages. A mapping is for reading only: a process that was stopped
-and wakes up long after its generation can spoil nobody's numbers, and what it reads is its own
-generation's.
+They try it out while the group forms: whether each can map what the others show. Where one cannot
+(another host, another container, another user, another system) all of them go on with messages. A
+process's id means nothing elsewhere, so nobody looks at one of another host or container: the file
+of a stranger may be one that waits to be opened. A mapping is for reading only: a process that was
+stopped and wakes up long after its generation can spoil nobody's numbers, and what it reads is its
+own generation's.
 """
 
+import hashlib
 import mmap
 import os
 import struct
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,8 +24,10 @@ from remesh.parallel.plan.errors import GroupError
 
 Gather = Callable[[bytes], Sequence[bytes]]
 
-_CARD = struct.Struct("<4q")
+_CARD = struct.Struct("<8s4q")
 _NOBODY = -1
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIDS = Path("/proc/self/ns/pid")
 
 
 class SharedPages:
@@ -40,9 +45,11 @@ class SharedPages:
         Raises: what `gather` raises.
         """
         own = OwnPages()
-        cards = [_CARD.unpack(card) for card in gather(_CARD.pack(*_card(own)))]
-        pages = SharedPages([pid for pid, *_ in cards])
-        can = all(pages._can_read(rank, card) for rank, (_, *card) in enumerate(cards))
+        mine = _card(own)
+        cards = [_CARD.unpack(card) for card in gather(_CARD.pack(*mine))]
+        pages = SharedPages([pid for _, pid, *_ in cards])
+        can = all(home == mine[0] for home, *_ in cards)
+        can = can and all(pages._can_read(rank, card) for rank, (_, _, *card) in enumerate(cards))
         answers = gather(bytes([can]))
         pages.close()
         return pages if all(answer == b"\1" for answer in answers) else None
@@ -77,7 +84,7 @@ class SharedPages:
     def _map(self, rank: int, place: PagePlace) -> mmap.mmap:
         path = f"/proc/{self._pids[rank]}/fd/{place.descriptor}"
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
             finally:
@@ -89,10 +96,11 @@ class SharedPages:
         return memory
 
 
-def _card(own: OwnPages) -> tuple[int, int, int, int]:
-    """The process, and a place in its memory."""
+def _card(own: OwnPages) -> tuple[bytes, int, int, int, int]:
+    """Where processes have the ids that this one knows, its own, and a place in its memory."""
     try:
+        home = hashlib.sha256(f"{_BOOT.read_text()}{_PIDS.readlink()}".encode()).digest()[:8]
         place = own.place(own.take(1, torch.uint8))
     except (OSError, AttributeError):  # the system is out of it, or has no such files
-        return _NOBODY, 0, 0, 0
-    return os.getpid(), place.descriptor, place.key, place.offset
+        return b"", _NOBODY, 0, 0, 0
+    return home, os.getpid(), place.descriptor, place.key, place.offset

@@ -2,9 +2,10 @@
 
 Integers, because their sum has no order: the loss is in units of 2^-24 nat. Each rank adds up what
 all have told by itself, so that largest and least numbers travel with sums: the norm's scale, the
-newest snapshots that are safe. Requests to drain or to save travel here too, so that all ranks heed
-them at the same step boundary. Only how often experts were chosen is a message of its own, since
-those are many numbers.
+newest snapshots that are safe. Where there are many ranks, what each hears would grow with them:
+there sums and largest numbers are two reductions instead. Requests to drain or to save travel here
+too, so that all ranks heed them at the same step boundary. Only how often experts were chosen is a
+message of its own, since those are many numbers.
 
 What microbatches lose and count stays where it was computed until then: to read a number of a
 device's is to wait for all that it has been given to do, and the vote does so once a step.
@@ -24,6 +25,7 @@ from remesh.parallel.step.work import SampleSums
 
 LOSS_UNITS = 1 << 24  # a nat
 NO_SAMPLES: SampleSums = (0, 0, 0)
+EACH_TO_EACH = 64  # ranks: that many messages still cost less than one more reduction
 MOST_NATS = 1 << 14  # a token: no model that learns has more, and 2^25 tokens of it still add up
 
 
@@ -88,10 +90,11 @@ BALLOT_BYTES = 8 * (len(_SUMMED) + 2)
 _NONE_SEALED = -(1 << 62)
 
 
-def vote(group: Group, ballot: Ballot) -> Ballot:
+def vote(group: Group, ballot: Ballot, *, each_to_each: int = EACH_TO_EACH) -> Ballot:
     """What all ballots add up to, the same on every rank.
 
-    Cost: waits for the device. A message from each rank to each, and with loads a sum of them.
+    Cost: waits for the device. A message from each rank to each, or two reductions among more than
+    `each_to_each` ranks; and with loads a sum of them.
     Raises: Cancelled, GroupError.
     """
     own = {name: getattr(ballot, name) for name in _SUMMED}
@@ -100,10 +103,8 @@ def vote(group: Group, ballot: Ballot) -> Ballot:
     sealed = _NONE_SEALED if ballot.sealed_step is None else -ballot.sealed_step
     numbers = [*own.values(), ballot.cell, sealed]
     if group.size > 1:
-        rows = all_told(group, torch.tensor(numbers, dtype=torch.int64, device=group.device))
-        num_summed = len(_SUMMED)
-        folded = rows[:, :num_summed].sum(0), rows[:, num_summed:].amax(0)
-        numbers = torch.cat(folded).tolist()
+        row = torch.tensor(numbers, dtype=torch.int64, device=group.device)
+        numbers = _over_all(group, row, each_to_each).tolist()
     *sums, cell, sealed = numbers
     if ballot.loads is not None:
         all_reduce_(group, ballot.loads)
@@ -113,6 +114,17 @@ def vote(group: Group, ballot: Ballot) -> Ballot:
         sealed_step=None if sealed == _NONE_SEALED else -sealed,
         loads=ballot.loads,
     )
+
+
+def _over_all(group: Group, row: Tensor, each_to_each: int) -> Tensor:
+    """What is summed of all rows, and of the rest the largest."""
+    num_summed = len(_SUMMED)
+    if group.size > each_to_each:
+        all_reduce_(group, row[:num_summed])
+        all_reduce_(group, row[num_summed:], "max")
+        return row
+    rows = all_told(group, row)
+    return torch.cat((rows[:, :num_summed].sum(0), rows[:, num_summed:].amax(0)))
 
 
 def _added_up(passed: list[tuple[Tensor, Tensor, int]]) -> dict[str, int]:

@@ -90,3 +90,27 @@ def test_a_norm_has_the_same_bits_at_every_number_of_replicas_whatever_came_befo
     assert [count for count, _ in found[0]] == [2, 1, 2, 1, 2, 3, 3, 2, 2, 2, 1]
     again, *_ = pool.run(norms, 3, Layout(dp=3), scales[-1:])
     assert again[0][1] == found[0][-1][1]
+
+
+def votes(seat, each_to_each):
+    """A ballot of each rank's own, by one way or the other, and the operations that it took."""
+    mesh, _ = formed(seat, Layout(dp=4), spec(4, 2))
+    rank = seat.rank
+    mine = Ballot(
+        loss_units=rank + 1, samples=1, nonfinite=rank % 2, cell=rank, sealed_step=9 - rank
+    )
+    world = Counted(mesh.world)
+    total = vote(world, mine, each_to_each=each_to_each)
+    unsafe = vote(world, Ballot(cell=-rank), each_to_each=each_to_each)
+    mesh.close()
+    return total, unsafe, world.count
+
+
+def test_many_ranks_vote_as_few_do_by_two_reductions_and_not_each_with_each(pool):
+    few, many = pool.run(votes, 4, 4), pool.run(votes, 4, 3)
+    assert [told[:2] for told in many] == [told[:2] for told in few] == [few[0][:2]] * 4
+    total, unsafe, _ = few[0]
+    assert (total.loss_units, total.samples, total.nonfinite) == (10, 4, 2)
+    assert (total.cell, total.sealed_step) == (3, 6)
+    assert (unsafe.cell, unsafe.sealed_step) == (0, None)
+    assert ([told[2] for told in few], [told[2] for told in many]) == ([2] * 4, [4] * 4)

@@ -13,11 +13,8 @@ import sys
 import tempfile
 from contextlib import ExitStack
 
-NICER = (
-    "nice",
-    "-n",
-    "5",
-)  # than the first: deadlines of nodes that train are fractions of a second
+# Than the first: deadlines of nodes that train are fractions of a second.
+NICER = ("nice", "-n", "5")
 
 
 def side_by_side(first, *others):

@@ -82,7 +82,16 @@ def test_all_send_messages_where_one_cannot_be_read(spoilt):
     """A rank that has no such memory, and one in whose place here is another process."""
 
     def gather(said):
-        return [said, spoilt + said[8:] if len(said) > 1 else said]
+        return [said, said[:8] + spoilt + said[16:] if len(said) > 1 else said]
+
+    assert SharedPages.form(gather) is None
+
+
+def test_a_process_of_another_host_is_not_looked_for_here():
+    """One with its id may be here too, even with such memory."""
+
+    def gather(said):
+        return [said, b"anywhere" + said[8:] if len(said) > 1 else said]
 
     assert SharedPages.form(gather) is None
 
