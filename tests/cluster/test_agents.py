@@ -141,9 +141,9 @@ def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, re
 class Monitored(LocalCluster):
     """All nodes but the head have Ray's memory monitor, for which any use is too much."""
 
-    def _node_environment(self):
-        environment = super()._node_environment()
-        if self.sessions:
+    def _node_environment(self, index):
+        environment = super()._node_environment(index)
+        if index:
             del environment["RAY_DISABLE_MEMORY_MONITOR"]
             environment |= {"RAY_memory_usage_threshold": "0.001"}
             environment |= {"RAY_memory_monitor_refresh_ms": "100"}

@@ -19,7 +19,9 @@ PROCESS_BYTES = 320 << 20  # of a worker before it holds anything: Python, torch
 STATE_BYTES = 12  # of a parameter: itself and two moments, all fp32
 NUM_SLOTS = 3  # snapshots of a rank in a vault
 
-_GAPS = 0.45  # of memory that comes and goes in a step: measured of glibc's allocator
+# What comes and goes in a step is given back to the system late, but not without bound: glibc keeps
+# no more than it has, and maps large blocks by themselves. Measured of its allocator.
+_MOST_GAPS = 48 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,5 +84,5 @@ def _at_position(sizes: RankSizes) -> RankMemory:
         gradients=gradient_bytes(sizes, owned),
         activations=activations,
         passing=passing,
-        gaps=int(_GAPS * (activations + passing)),
+        gaps=min(activations + passing, _MOST_GAPS),
     )
