@@ -5,13 +5,11 @@ time: a beat, with all events that are not in the journal yet. Its answer renews
 passed on by the stamps. The next call follows at once if there is news, else with the next beat.
 """
 
-import os
 import queue
 import selectors
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
@@ -52,6 +50,7 @@ from remesh.actors.node.seats import (
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec, joined
 from remesh.parallel.doors.silent_door import SilentDoor
+from remesh.parallel.doors.waker import Waker
 
 Hear = Callable[[NodeWord], "Future[NodeAnswer]"]
 
@@ -87,9 +86,7 @@ class NodeLoop:
         self._free = FreeTime()
         self._signs = SignWatch(self._timers)
         self._folders = (folder_of(spec.run, place.node), vault_folder_of(spec.run, place.node))
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wakes, False)
+        self._waker = Waker()
         self._ended = False
         self._clearing = False
         self._said_empty = False
@@ -103,18 +100,18 @@ class NodeLoop:
     def take(self, orders: NodeOrders) -> int:
         """The newest controller that orders were heard of: older ones are not obeyed."""
         self._orders.put(orders)
-        self._wake()
+        self._waker.wake()
         return max(orders.incarnation, self._outbox.incarnation)
 
     def end(self) -> None:
         self._ended = True
-        self._wake()
+        self._waker.wake()
 
     def run(self) -> None:
         """Until it is ended, or the lease on the controller lapses."""
         for folder in self._folders:
             _end_strays(folder)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
+        self._waker.register(self._selector)
         if self._door is not None:
             self._selector.register(self._door, selectors.EVENT_READ, self._door.take)
         self.household.start()
@@ -134,15 +131,6 @@ class NodeLoop:
     def close(self) -> None:
         """Every process ends, those that are stopped too."""
         self.household.close(self._timers.end_s)
-
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it is about to wake up already
-            os.write(self._wakes, b"\0")
-
-    def _drain_wakes(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._woken, 1 << 12):
-                pass
 
     def _look(self, now_s: float) -> None:
         self._still_s += self._own.stood_still_s()
@@ -176,7 +164,7 @@ class NodeLoop:
             self._asked_s = now_s
             self._speak_s = now_s + self._timers.beat_s(self._num_nodes)
             self._pending = self._hear(word)
-            self._pending.add_done_callback(lambda _: self._wake())
+            self._pending.add_done_callback(lambda _: self._waker.wake())
 
     def _take_answer(self, pending: "Future[NodeAnswer]") -> None:
         """One that is lost changes nothing: the same is told again, with the next beat."""

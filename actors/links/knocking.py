@@ -10,7 +10,6 @@ too; and an agent that calls the controller, where nobody could ask whether it i
 
 import errno
 import math
-import os
 import queue
 import selectors
 import socket
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from remesh.parallel.doors.addresses import parted, resolved
+from remesh.parallel.doors.waker import Waker
 from remesh.parallel.threads import heard_thread
 
 AGAIN_S = 0.025  # a door that refuses is tried again so soon, and later by and by
@@ -34,8 +34,8 @@ ESTABLISHED = (0, errno.EISCONN)
 @dataclass(slots=True, eq=False)
 class _Doorway:
     """`agent` tells the agents of a node from each other. `was_in`: a connection has stood, so the
-    address is right. `broken_s` is when the newest one broke that had stood for a while, by the
-    wall clock; since then `drops` more were taken and broken at once.
+    address is right. `broken_s` is when the newest one broke that had stood for a while, or else
+    the first, by the wall clock; since then `drops` more were taken and broken at once.
     """
 
     node: str
@@ -44,7 +44,7 @@ class _Doorway:
     line: socket.socket | None = None
     was_in: bool = False
     came_s: float = 0.0
-    broken_s: float = 0.0
+    broken_s: float | None = None
     drops: int = 0
     tries: int = 0
     due_s: float = 0.0
@@ -68,10 +68,8 @@ class Knocking:
         self._newest: dict[str, tuple[int, str]] = {}
         self._visits: dict[str, _Doorway] = {}
         self._selector = selectors.DefaultSelector()
-        self._woken, self._wakes = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wakes, False)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._drain_wakes)
+        self._waker = Waker()
+        self._waker.register(self._selector)
 
     def start(self) -> None:
         heard_thread(self._live, name="knocking").start()
@@ -81,8 +79,7 @@ class Knocking:
         if address and self._newest.get(node) != (agent, address):
             self._newest[node] = (agent, address)
             self._seen.put(_Doorway(node=node, agent=agent, address=address))
-            with suppress(BlockingIOError):  # it is about to wake up already
-                os.write(self._wakes, b"\0")
+            self._waker.wake()
 
     def turn(self, wait_s: float) -> None:
         """All that is due, after at most so long."""
@@ -101,17 +98,11 @@ class Knocking:
         for one in self._visits.values():
             self._hang_up(one)
         self._selector.close()
-        os.close(self._woken)
-        os.close(self._wakes)
+        self._waker.close()
 
     def _live(self) -> None:
         while True:
             self.turn(LATER_S)
-
-    def _drain_wakes(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._woken, 1 << 12):
-                pass
 
     def _begin(self, visit: _Doorway) -> None:
         before = self._visits.get(visit.node)
@@ -165,10 +156,10 @@ class Knocking:
         self._hang_up(one)
         now_s = time.monotonic()
         one.tries = 0
-        if now_s - one.came_s > AGAIN_S:
-            one.broken_s, one.drops = time.time(), 0
-        else:
-            one.drops += 1
+        has_stood = now_s - one.came_s > AGAIN_S
+        if has_stood or one.broken_s is None:
+            one.broken_s = time.time()
+        one.drops = 0 if has_stood else one.drops + 1
         # One that ends may still take a connection with its last breath; a proxy takes them all.
         one.due_s = now_s + (AGAIN_S if one.drops < MOST_DROPS else LATER_S)
 
@@ -176,6 +167,7 @@ class Knocking:
         self._hang_up(one)
         refused = error == errno.ECONNREFUSED and one.was_in
         if refused:
+            assert one.broken_s is not None
             one.is_over = not self._told(one.node, one.broken_s)
             again_s = AGAIN_S if one.tries * AGAIN_S < SLOWER_S else SLOWER_S
         else:

@@ -1,5 +1,6 @@
 """Who may come in at a port of ours.
 
-Belongs here: listening, the bounded wait of those who have not said who they are, and the proof
-that two processes know one secret. Nothing of what is said afterwards.
+Belongs here: listening, the bounded wait of those who have not said who they are, the proof that
+two processes know one secret, and waking the thread that serves them. Nothing of what is said
+afterwards.
 """

@@ -144,6 +144,18 @@ def test_a_process_that_takes_one_more_with_its_last_breath_is_known_all_the_sam
     assert knocked.news == [("a", broken_s)]
 
 
+def test_the_moment_of_a_break_is_known_of_a_connection_that_never_stood_long(knocked, door):
+    before_s = time.time()
+    knocked.knocking.see("a", 1, door.address)
+    knocked.until(lambda: knocked.visit().was_in)
+    dropped(knocked, door)
+    door.close()
+    knocked.until(lambda: knocked.news)
+    [(_, broken_s)] = knocked.news
+    in_order = [before_s, broken_s, time.time()]
+    assert in_order == sorted(in_order)
+
+
 def test_one_that_drops_whoever_comes_is_not_asked_at_once_for_ever(knocked, door):
     knocked.come_in(door)
     for _ in range(MOST_DROPS):
