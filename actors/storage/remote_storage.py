@@ -22,7 +22,7 @@ from fsspec import AbstractFileSystem
 
 from remesh.actors.storage.file_storage import TEMPORARY
 from remesh.actors.storage.patience import Patience, within
-from remesh.parallel.state.storage import Blob, Head
+from remesh.parallel.state.storage import Blob, Head, scatter
 
 _COMPARED_BYTES = 1 << 25
 
@@ -73,13 +73,7 @@ class RemoteStorage:
 
     def read_into(self, path: str, offset: int, into: Sequence[memoryview]) -> int:
         """Its drivers hand out memory of their own: here it is copied."""
-        data = memoryview(self.get_range(path, offset, sum(map(len, into))))
-        start = 0
-        for view in into:
-            piece = data[start : start + len(view)]
-            view[: len(piece)] = piece
-            start += len(piece)
-        return len(data)
+        return scatter(self.get_range(path, offset, sum(map(len, into))), into)
 
     def put(self, path: str, data: Blob) -> None:
         if _is_object_store(self._files):

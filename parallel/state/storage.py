@@ -16,6 +16,16 @@ class Head:
     fill: Callable[[], None]
 
 
+def scatter(data: bytes, into: Sequence[memoryview]) -> int:
+    """Fills these, one after the other, as far as the data goes; how many bytes that are."""
+    left = memoryview(data)
+    for view in into:
+        piece = left[: len(view)]
+        view[: len(piece)] = piece
+        left = left[len(piece) :]
+    return len(data)
+
+
 class Storage(Protocol):
     """Named immutable blobs. Paths are relative and use "/".
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_ranges import scatter
 from piped import TIED, Piped, boxes, differences, formed, put_together, steps
 from small_engine import zero
 
@@ -19,6 +18,7 @@ from remesh.parallel.state.headers import header_of
 from remesh.parallel.state.reshard import ReshardError
 from remesh.parallel.state.root_manifest import CheckpointRef
 from remesh.parallel.state.shards import encode_fragments, write_shard
+from remesh.parallel.state.storage import scatter
 from remesh.parallel.step.engine import Engine
 
 DEALT = (4, 1, 2)

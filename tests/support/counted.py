@@ -33,12 +33,7 @@ def calls_made(function, *args):
         if event == "call":
             counts[frame.f_code.co_qualname] += 1
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function(*args)
-    finally:
-        sys.setprofile(before)
+    _profiled(note, function, *args)
     return counts
 
 
@@ -50,12 +45,7 @@ def c_calls(name, function, *args):
         nonlocal count
         count += event == "c_call" and called.__name__ == name
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function(*args)
-    finally:
-        sys.setprofile(before)
+    _profiled(note, function, *args)
     return count
 
 
@@ -65,3 +55,12 @@ def growth(cost, small, large):
     About 1 where the cost is in proportion to the size, `large / small` where to its square.
     """
     return cost(large) / cost(small) * small / large
+
+
+def _profiled(note, function, *args):
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(before)
