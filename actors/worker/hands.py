@@ -25,6 +25,7 @@ from remesh.orchestrator.job.faults_on_order import BEGIN, Moment
 from remesh.orchestrator.worker import duties as do
 from remesh.orchestrator.worker import heard
 from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.groups.group import Dropping
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.holding.shard_state import Holding
@@ -60,6 +61,7 @@ class Hands:
         self._feeding = Errands("feeding", fence)
         self._order: FormOrder | None = None
         self._mesh: Mesh | None = None
+        self._left: Dropping | None = None
 
     def take(self, order: FormOrder) -> None:
         """The duties from now on are those of this order."""
@@ -77,13 +79,13 @@ class Hands:
             )
 
     def close(self) -> None:
-        """Hold nothing of a mesh any more. Repeatable."""
+        """Hold nothing of a mesh any more; what is left of its groups goes by itself. Repeatable."""
         self._parts.stamps[Field.PHASE] = RankPhase.AT
         self._saver.release()
         self._parts.snapshots.leave()
         mesh, self._mesh = self._mesh, None
         if mesh:
-            mesh.close()
+            self._left = mesh.leave()
 
     @property
     def order(self) -> FormOrder:
@@ -127,6 +129,8 @@ class Hands:
         order = self.order
         self._fire(order.from_step + 1, "form")
         self._saver.settle()
+        if self._left:
+            self._left.wait()
         self._mesh = self._parts.form_mesh(
             Rendezvous(
                 host=order.store_host,

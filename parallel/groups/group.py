@@ -12,6 +12,7 @@ behind a moment later, and its tensors must not be used again.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from threading import Thread
 from typing import Protocol
 
 import torch
@@ -74,16 +75,20 @@ class Group:
         try:
             key = fence.guard(rendezvous.generation, parts.end)
         except Cancelled:
-            _drop(parts)
+            Dropping([parts]).wait()
             raise
         return Group(rendezvous, fence, parts, key)
+
+    def check(self) -> None:
+        """Raises: Cancelled if its generation is over."""
+        self.fence.check(self.generation)
 
     def start(self, begin: Begin, sent_bytes: int) -> "PendingOperation":
         """Starts an operation. All ranks start the same ones in the same order.
 
         Raises: as `Operation.wait`.
         """
-        self.fence.check(self.generation)
+        self.check()
         if self._parts is None:
             raise GroupError(f"the group of generation {self.generation} is closed")
         try:
@@ -106,7 +111,7 @@ class Group:
 
     def close(self) -> None:
         """Drops the group and its sockets. Repeatable; not while another thread runs operations."""
-        close_all((self,))
+        close_all((self,)).wait()
 
     def _let_go(self) -> Formed | None:
         """What is left to drop of a group that has ended."""
@@ -136,7 +141,7 @@ class Group:
         Raises: Cancelled if the fence is the reason.
         """
         self.end()
-        self.fence.check(self.generation)
+        self.check()
         return GroupError(failure)
 
     def _wait(self, pending: Pending) -> None:
@@ -199,28 +204,35 @@ class PendingOperation:
             finish()
 
 
-def close_all(groups: Iterable[Group]) -> None:
+def close_all(groups: Iterable[Group]) -> "Dropping":
     """As `Group.close`. Sockets first: a rank that waits in one group is freed before another is
-    dropped.
+    dropped, which goes on beside whoever does not wait for it.
     """
     groups = tuple(groups)
     for group in groups:
         group.end()
-    _drop(*filter(None, (group._let_go() for group in groups)))  # noqa: SLF001 - its own kind
+    return Dropping(filter(None, (group._let_go() for group in groups)))  # noqa: SLF001 - its own kind
 
 
-def _drop(*all_parts: Formed) -> None:
-    """Gives groups up, each in a thread: its destructor waits for operations that cannot end.
-
-    They have one moment together, however many they are.
+class Dropping:
+    """Groups that are given up, each in a thread: its destructor waits for operations that cannot
+    end. They have one moment together, however many they are.
     """
-    threads = []
-    for parts in all_parts:
+
+    def __init__(self, all_parts: Iterable[Formed]) -> None:
+        self._threads = [self._begun(parts) for parts in all_parts]
+        self._until_s = time.monotonic() + _DROP_S
+
+    def wait(self) -> None:
+        """Until nothing is left of them, or their moment is over. Repeatable."""
+        for thread in self._threads:
+            thread.join(max(0.0, self._until_s - time.monotonic()))
+
+    @staticmethod
+    def _begun(parts: Formed) -> Thread:
         held = [parts.process_group, parts.end]
         del parts.process_group, parts.end
-        threads.append(heard_thread(held.clear, name="drop"))
+        thread = heard_thread(held.clear, name="drop")
         del held
-        threads[-1].start()
-    until_s = time.monotonic() + _DROP_S
-    for thread in threads:
-        thread.join(max(0.0, until_s - time.monotonic()))
+        thread.start()
+        return thread

@@ -10,7 +10,7 @@ from typing import Any
 
 from remesh.parallel.groups.collectives import gather_bytes
 from remesh.parallel.groups.fence import GenerationFence
-from remesh.parallel.groups.group import Group, close_all
+from remesh.parallel.groups.group import Dropping, Group, close_all
 from remesh.parallel.groups.pipes import Pipe, Ring
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.pages.shared_pages import SharedPages
@@ -73,7 +73,7 @@ class Mesh:
         try:
             return builder.mesh(layout, shard_size)
         except BaseException:
-            close_all(builder.groups.values())
+            close_all(builder.groups.values()).wait()
             raise
 
     @staticmethod
@@ -119,9 +119,17 @@ class Mesh:
 
     def close(self) -> None:
         """Drops all groups and their sockets, and what it reads of others' memory. Repeatable."""
-        close_all(self.groups)
+        self.leave().wait()
+
+    def leave(self) -> Dropping:
+        """The same, but that the groups are dropped beside: before others form they are waited for.
+
+        Who tells that it has left need not wait: it sends, receives and reads nothing any more.
+        """
+        dropping = close_all(self.groups)
         for pages in filter(None, (self.pages, self.expert_pages)):
             pages.close()
+        return dropping
 
 
 class _Builder:

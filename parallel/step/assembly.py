@@ -121,7 +121,7 @@ class Assembly:
         masters = [shard.values for shard in state.shards]
         groups = [lane.sharing.shard for lane in self._lanes]
         weights = place_weights(masters, groups, spec.precision.compute, turns)
-        return weights, Gathering(weights, visits, frees=frees)
+        return weights, Gathering(weights, visits, self.mesh.world, frees=frees)
 
     def _border_shape(self) -> BorderShape:
         """A rank has its own tokens only, of which those of a tensor group may share some out."""

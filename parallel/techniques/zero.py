@@ -85,19 +85,27 @@ class Gathering:
     """Fetches, prefetches and frees the buckets of a rank's schedule, phase by phase.
 
     `visits` are those of a whole step, and the next one begins anew. With `frees` False a bucket
-    that was fetched stays until its master weights change.
+    that was fetched stays until its master weights change. No phase begins once the generation of
+    `world` is over: ranks that compute on hold up those that wait for them to park.
     """
 
     def __init__(
-        self, weights: tuple[WorkingWeights, ...], visits: tuple[Visit, ...], *, frees: bool
+        self,
+        weights: tuple[WorkingWeights, ...],
+        visits: tuple[Visit, ...],
+        world: Group,
+        *,
+        frees: bool,
     ) -> None:
         self._weights = weights
         self._visits = visits
+        self._world = world
         self._frees = frees
         self._phase = 0
 
     def enter(self) -> None:
         """Raises: Cancelled, GroupError."""
+        self._world.check()
         visit = self._visits[self._phase]
         for bucket in visit.needs:
             self._weights[bucket].fetch()

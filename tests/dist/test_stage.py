@@ -12,6 +12,7 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.plan.buckets import plan_visits
+from remesh.parallel.plan.errors import Cancelled
 from remesh.parallel.plan.model_config import block_parameters
 from remesh.parallel.spec import Precision, ZeroSpec
 from remesh.parallel.step.stage import Stage
@@ -61,11 +62,11 @@ def run(stages, microbatch, *, leaf, ends_leaf):
     return loss
 
 
-def stage_of(assembly, span):
+def stage_of(assembly, span, blocks=None):
     """Its weights are all there before it begins."""
     visits = plan_visits([frozenset(range(len(assembly.weights)))])
-    gathering = Gathering(assembly.weights, visits, frees=False)
-    return Stage(assembly.model.blocks, span, gathering, assembly.accumulators)
+    gathering = Gathering(assembly.weights, visits, assembly.mesh.world, frees=False)
+    return Stage(blocks or assembly.model.blocks, span, gathering, assembly.accumulators)
 
 
 def losses_and_gradients(cuts, kind):
@@ -89,6 +90,30 @@ def test_two_or_three_stages_give_the_bits_of_one(kind):
         seen, found = losses_and_gradients(cuts, kind)
         assert seen == losses, cuts
         assert all(map(torch.equal, found, gradients)), cuts
+
+
+def test_once_a_generation_is_over_no_pass_goes_on_to_another_block():
+    assembly, computed = started(Mesh.alone(), spec(NUM_LEAVES, MICROBATCHES)).assembly, []
+    world = assembly.mesh.world
+
+    def struck(number, block):
+        def compute(x, targets):
+            computed.append(number)
+            if number == BLOCKS - 2 and len(computed) > BLOCKS:
+                world.fence.up(world.generation)
+            return block.compute(x, targets)
+
+        return replace(block, compute=compute)
+
+    blocks = [struck(number, block) for number, block in enumerate(assembly.model.blocks)]
+    stage = stage_of(assembly, range(BLOCKS), blocks)
+    whole = stage.forward(*tokens_of(0))
+    with pytest.raises(Cancelled):
+        stage.forward(*tokens_of(1))
+    assert computed == [*range(BLOCKS), *range(BLOCKS - 1)]
+    with pytest.raises(Cancelled):
+        stage.backward(whole, None, 0, ends_leaf=False)
+    assert len(whole.outputs) == BLOCKS
 
 
 def test_one_stage_gives_the_gradients_of_the_model_run_whole():

@@ -221,7 +221,7 @@ class NoStrikes:
 
 
 class Alone:
-    """The mesh of one rank, which says in `log` that it was closed."""
+    """The mesh of one rank, which says in `log` that it was left, and that this was waited for."""
 
     def __init__(self, rendezvous, log):
         self._mesh = Mesh.alone(rendezvous.generation)
@@ -230,9 +230,9 @@ class Alone:
     def __getattr__(self, name):
         return getattr(self._mesh, name)
 
-    def close(self):
-        self._log.append(("close", self._mesh.world.size))
-        self._mesh.close()
+    def leave(self):
+        self._log.append(("leave", self._mesh.world.size))
+        return SimpleNamespace(wait=lambda: self._log.append(("gone", self._mesh.world.generation)))
 
 
 class Workbench:
@@ -276,6 +276,7 @@ class Workbench:
         self.met_at.append(rendezvous)
         if not self.forms:
             raise GroupError("timed out")
+        self.log.append(("form", rendezvous.generation))
         return Alone(rendezvous, self.log)
 
     def form(self, generation=1, **values):

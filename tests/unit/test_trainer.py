@@ -101,9 +101,23 @@ def test_groups_are_closed_before_anybody_hears_that_they_broke():
     bench.form()
     broken = bench.heard(GroupBroken)
     assert (broken.error, broken.waited_for) == ("connection reset", (1,))
-    assert bench.log.index(("close", 1)) < bench.log.index(broken)
+    assert bench.log.index(("leave", 1)) < bench.log.index(broken)
     bench.trainer.fence(1, 0)
     assert bench.heard(WorkerParked).at_step == 0
+
+
+def test_what_is_left_of_a_mesh_holds_up_no_word_but_the_next_mesh():
+    bench = Workbench(steps=2)
+    bench.engine.peer_answers = False
+    bench.form()
+    assert soon(lambda: bench.engine.waits)
+    bench.engine.peer_answers = True
+    bench.trainer.fence(1, 0)
+    parked = bench.heard(WorkerParked)
+    bench.form(2, restore=PeerState(step=0, source=0))
+    bench.heard(WorkerParked, 2)
+    places = [bench.log.index(one) for one in (("leave", 1), parked, ("gone", 1), ("form", 2))]
+    assert places == sorted(places)
 
 
 def test_a_mesh_that_cannot_be_formed_is_told():
@@ -154,7 +168,7 @@ def test_an_error_of_the_data_ends_the_trainer_with_nothing_left_of_the_mesh():
     bench.form()
     assert soon(lambda: bench.ended)
     assert isinstance(bench.ended[0], DataError)
-    assert bench.log[-1] == ("close", 1)
+    assert bench.log[-1] == ("leave", 1)
 
 
 # A11: storage stands still, and a fence frees whoever waits for it.
