@@ -79,7 +79,7 @@ class Hands:
             )
 
     def close(self) -> None:
-        """Hold nothing of a mesh any more; what is left of its groups goes by itself. Repeatable."""
+        """Hold nothing of a mesh any more, of whose groups the rest goes by itself. Repeatable."""
         self._parts.stamps[Field.PHASE] = RankPhase.AT
         self._saver.release()
         self._parts.snapshots.leave()
