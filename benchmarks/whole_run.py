@@ -4,9 +4,10 @@ Both train the same model on the same dataset with the same global batch, cut in
 microbatches, on one node, and write a record of each step; each run is a command of its own, one
 after the other in turns. Of each run its middle is looked at: the times from the end of a step to
 the end of the next, of which all runs' median is shown, and what the processors spend meanwhile on
-all processes of the run, a step. A model of one layer computes next to nothing: what is left is
-what each of them does anyway. `start` is the time from the command to the end of the first step,
-`end` that from the end of the last one until the command has ended, its state saved.
+all processes of the run, a step; printed beside it is how much of that each kind of them takes. A
+model of one layer computes next to nothing: what is left is what each of them does anyway. `start`
+is the time from the command to the end of the first step, `end` that from the end of the last one
+until the command has ended, its state saved.
 
     .venv/bin/python benchmarks/whole_run.py [--quick] [--rounds N] [--size NAME] [--workers N]
 """
@@ -72,14 +73,20 @@ class Times:
     """Of steps in the middle of a run, all processors' too; before the first, after the last."""
 
     steps_ms: tuple[float, ...]
-    cpu_ms: float
+    spent_ms: dict[str, float]
     start_s: float
     end_s: float
 
     @property
+    def cpu_ms(self) -> float:
+        return sum(self.spent_ms.values())
+
+    @property
     def shown(self) -> str:
         step_ms = statistics.median(self.steps_ms)
-        steps = f"{step_ms:.1f} ms a step, processors {self.cpu_ms:.1f}"
+        most = sorted(self.spent_ms.items(), key=lambda spent: -spent[1])
+        parts = ", ".join(f"{kind} {ms:.1f}" for kind, ms in most)
+        steps = f"{step_ms:.1f} ms a step, processors {self.cpu_ms:.1f} ({parts})"
         return f"{steps}, start {self.start_s:.1f} s, end {self.end_s:.1f}"
 
 
@@ -162,10 +169,10 @@ def timed(contestant: Contestant) -> Times:
             ends_s = contestant(Path(place))
         ended_s = time.time()
     middle = ends_s[int(SKIPPED * len(ends_s)) :]
-    spent_s = watch.spent_s(middle[-1]) - watch.spent_s(middle[0])
+    spent_s = watch.spent_s(middle[0], middle[-1])
     return Times(
         steps_ms=tuple(1e3 * (end - start) for start, end in pairwise(middle)),
-        cpu_ms=round(1e3 * spent_s / (len(middle) - 1), 3),
+        spent_ms={kind: 1e3 * s / (len(middle) - 1) for kind, s in spent_s.items()},
         start_s=round(ends_s[0] - began_s, 3),
         end_s=round(ended_s - ends_s[-1], 3),
     )

@@ -2,7 +2,8 @@
 
 It waits for nothing but for all of them together. One call to the controller is under way at a
 time: a beat, with all events that are not in the journal yet. Its answer renews the lease that is
-passed on by the stamps. The next call follows at once if there is news, else with the next beat.
+passed on by the stamps. The next call follows at once if there is news, else with the next beat. A
+beat without news is a letter where those are answered, which costs a tenth of a call.
 """
 
 import queue
@@ -35,6 +36,8 @@ from remesh.actors.agent.words import (
     SaveRanks,
     StartRank,
     StartVault,
+    answer_of,
+    beat_bytes,
 )
 from remesh.actors.node.own_time import OwnTime
 from remesh.actors.node.private_files import make_folder
@@ -49,6 +52,7 @@ from remesh.actors.node.seats import (
 )
 from remesh.actors.node.stamps import Field, Stamps, folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec, joined
+from remesh.parallel.doors.letters import LetterWriter
 from remesh.parallel.doors.silent_door import SilentDoor
 from remesh.parallel.doors.waker import Waker
 
@@ -80,6 +84,7 @@ class NodeLoop:
         self._door = _door(place.node_ip)
         self._outbox = Outbox(place.node, place.agent, self._door.address if self._door else "")
         self._outbox.obeys(incarnation)
+        self._letters = LetterWriter(place.node_ip, spec.vault_token, place.agent)
         self.household = Household(forker, Places(place.devices), self._selector, self._outbox.put)
         self._look_s = self._timers.silent_s / 5
         self._own = OwnTime(self._look_s)
@@ -114,6 +119,7 @@ class NodeLoop:
         self._waker.register(self._selector)
         if self._door is not None:
             self._selector.register(self._door, selectors.EVENT_READ, self._door.take)
+        self._selector.register(self._letters, selectors.EVENT_READ, self._take_letter)
         self.household.start()
         looked_s = self._own.now_s()
         while not self._ended:
@@ -163,17 +169,31 @@ class NodeLoop:
             self._said_empty = is_empty
             self._asked_s = now_s
             self._speak_s = now_s + self._timers.beat_s(self._num_nodes)
-            self._pending = self._hear(word)
-            self._pending.add_done_callback(lambda _: self._waker.wake())
+            self._say(word, has_news=has_news)
+
+    def _say(self, word: NodeWord, *, has_news: bool) -> None:
+        """A beat that brings nothing is a letter, if the one before was answered; else a call."""
+        if not has_news and not word.events and self._letters.write(beat_bytes(word)):
+            return
+        self._letters.forget()
+        self._pending = self._hear(word)
+        self._pending.add_done_callback(lambda _: self._waker.wake())
+
+    def _take_letter(self) -> None:
+        body = self._letters.answer()
+        if body is not None:
+            self._heed(answer_of(body))
 
     def _take_answer(self, pending: "Future[NodeAnswer]") -> None:
         """One that is lost changes nothing: the same is told again, with the next beat."""
-        if pending.exception() is not None:
-            return
-        answer = pending.result()
+        if pending.exception() is None:
+            self._heed(pending.result())
+
+    def _heed(self, answer: NodeAnswer) -> None:
         if not self._outbox.hear(answer):
             return
         self._still_s = 0.0
+        self._letters.is_told(answer.letters)
         self._num_nodes = max(1, answer.num_nodes)
         if answer.leased:
             # From the asking on: an answer may have been held up for as long as a partition.

@@ -6,7 +6,8 @@ the controller says that they are in its journal: a message that comes twice, or
 lost, changes nothing.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
 
 from remesh.actors.orders import RankForm, SharedForm, VaultOrder
 from remesh.orchestrator.control.words.events import Event
@@ -139,6 +140,7 @@ class NodeAnswer:
     `num_nodes` beat at present, from which the interval of the beats follows. Without `leased` the
     lease of the node's processes is not renewed. `clear`: the node was given up; its ranks and its
     vault are to end, and the node is to say that it is empty before it may be used again.
+    `letters` is the address at which beats are read that come without a call, empty for none.
     """
 
     incarnation: int
@@ -146,3 +148,27 @@ class NodeAnswer:
     num_nodes: int
     leased: bool
     clear: bool = False
+    letters: str = ""
+
+
+def beat_bytes(word: NodeWord) -> bytes:
+    """A word that is nothing but a beat, as a letter."""
+    assert not word.events, word
+    told = {name: getattr(word, name) for name in _BEAT}
+    return json.dumps(told).encode()
+
+
+def beat_of(body: bytes) -> NodeWord:
+    return NodeWord(events=(), **json.loads(body))
+
+
+def answer_bytes(answer: NodeAnswer) -> bytes:
+    return json.dumps({name: getattr(answer, name) for name in _ANSWER}).encode()
+
+
+def answer_of(body: bytes) -> NodeAnswer:
+    return NodeAnswer(**json.loads(body))
+
+
+_BEAT = tuple(one.name for one in fields(NodeWord) if one.name != "events")
+_ANSWER = tuple(one.name for one in fields(NodeAnswer))

@@ -12,12 +12,13 @@ import shutil
 import threading
 import time
 from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import ray
 
-from remesh.actors.agent.words import NodeAnswer, NodeWord
+from remesh.actors.agent.words import NodeAnswer, NodeWord, answer_bytes, beat_of
 from remesh.actors.controller.careful import CarefulMachine
 from remesh.actors.controller.carrying_out import CarryingOut
 from remesh.actors.controller.commits import Commits, ToldFingerprint, overtaken
@@ -59,6 +60,7 @@ from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.job.amendments import with_changes
 from remesh.orchestrator.job.driver_words import RunStatus
 from remesh.orchestrator.user_errors import RemeshError
+from remesh.parallel.doors.letters import LetterBox
 from remesh.parallel.threads import heard_thread
 
 CONTROLLER = "controller"  # its log
@@ -113,6 +115,7 @@ class RunController:
         told = AgentHearer(begins=self._watch.begins, over=self._watch.over, newer=self._give_way)
         self._links = Links(RayAgents(spec), spec.incarnation, told)
         host = ray.util.get_node_ip_address()
+        self._letters = LetterBox(host, spec.vault_token, self._read)
         orders = CarryingOut(spec, self._machine, self._links, self._watch, host=host)
         self._listening = Listening(
             spec.incarnation, self._machine, self._inbox, self._watch, self._links, self._give_way
@@ -202,6 +205,7 @@ class RunController:
         for event in self._begun.events:
             self._inbox.put(event)
         self._listening.begin()
+        self._letters.start()
         self._watch.start(self._pulse.look)
         late = LateStarts(self._watch, self._spec.run, self._announce, self._timers.form_s)
         heard_thread(late.look_again, name="holders").start()
@@ -213,7 +217,10 @@ class RunController:
         answer = self._listening.hear(word)
         if answer.leased:
             self._knocking.see(word.node, word.agent, word.door)
-        return answer
+        return replace(answer, letters=self._letters.address)
+
+    def _read(self, letter: bytes) -> bytes:
+        return answer_bytes(self.hear(beat_of(letter)))
 
     def _give_way(self, incarnation: int) -> NoReturn:
         """Another controller has the run, and all that there is is its own: this one, which stood

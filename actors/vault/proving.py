@@ -1,14 +1,17 @@
 """What makes a slot a snapshot: its hashes, taken when it is sealed and compared when it comes."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from remesh.actors.vault.slot_memory import SlotMemory
 from remesh.orchestrator.vault.vault_words import SlotState
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.headers import header_of, sealed, shard_digest
+from remesh.parallel.state.headers import ShardHeader, header_of, sealed, shard_digest
 from remesh.parallel.state.root_manifest import CheckpointRef
 
 _PIECE_BYTES = 4 << 20
+_LENGTH_BYTES = 8  # in front of a header
+_LAYOUTS = 8  # as many ranks as a node usually has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,9 @@ def seal(slot: SlotMemory, ref: CheckpointRef) -> Proof:
 
     Raises: CheckpointError if it is no snapshot.
     """
+    length = _LENGTH_BYTES + int.from_bytes(slot.shard[:_LENGTH_BYTES], "little")
     try:
-        header = header_of(slot.shard, size_bytes=slot.size_bytes)
+        header = _laid_out(bytes(slot.shard[:length]), slot.size_bytes)
         start = sealed(replace(header, ref=ref), slot.shard)
     except AssertionError as error:
         raise CheckpointError(f"its header has another length than it says: {error}") from None
@@ -53,6 +57,14 @@ def copy_over(source: SlotMemory, target: SlotMemory) -> None:
     for start in range(0, source.size_bytes, _PIECE_BYTES):
         end = min(start + _PIECE_BYTES, source.size_bytes)
         target.shard[start:end] = source.shard[start:end]
+
+
+@lru_cache(maxsize=_LAYOUTS)
+def _laid_out(start: bytes, size_bytes: int) -> ShardHeader:
+    """What a rank says before it is sealed, which is the same for each of its snapshots: to take it
+    apart costs more than to hash a few MB. Raises: CheckpointError.
+    """
+    return header_of(start, size_bytes=size_bytes)
 
 
 def _sealed(slot: SlotMemory, step: int, proof: Proof) -> Proof:

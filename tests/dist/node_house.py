@@ -16,7 +16,15 @@ from waiting import soon
 
 from remesh.actors.agent.forker import Forker
 from remesh.actors.agent.node_loop import NodeLoop, NodePlace
-from remesh.actors.agent.words import EndRank, NodeAnswer, NodeOrders, StartRank, StartVault
+from remesh.actors.agent.words import (
+    EndRank,
+    NodeAnswer,
+    NodeOrders,
+    StartRank,
+    StartVault,
+    answer_bytes,
+    beat_of,
+)
 from remesh.actors.node.own_log import log_folder_of
 from remesh.actors.node.stamps import folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec
@@ -24,6 +32,7 @@ from remesh.actors.run.folder import RunFolder
 from remesh.data.building.prepare import build
 from remesh.orchestrator.control.words.events import VaultUp, WorkerLost, WorkerReady
 from remesh.orchestrator.job.job import parse_job
+from remesh.parallel.doors.letters import LetterBox
 
 NODE = "127.0.0.1-abcdef"
 SEQ_LEN = 16
@@ -77,6 +86,8 @@ class House:
         self.clear = False
         self.leased = True
         self.loses = 0
+        self.calls = 0
+        self.box = None
         place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
         forker = Forker(pickle.dumps(spec), os.environ)
         self.loop = NodeLoop(spec, place, 0 if early else spec.incarnation, self._hear, forker)
@@ -130,27 +141,40 @@ class House:
         finally:
             self.loop.close()
 
+    def read_letters(self):
+        """From now on beats are answered that come without a call."""
+        box = LetterBox("127.0.0.1", self.spec.vault_token, self._read)
+        box.start()
+        self.box = box
+
+    def _read(self, letter):
+        return answer_bytes(self._answered(beat_of(letter)))
+
     def _hear(self, word):
         """Answers at once, unless it is to lose the word or its answer."""
-        self.words.append(word)
+        self.calls += 1
         answer = Future()
         if self.loses:
+            self.words.append(word)
             self.loses -= 1
             answer.set_exception(ConnectionError("lost"))
             return answer
+        answer.set_result(self._answered(word))
+        return answer
+
+    def _answered(self, word):
+        self.words.append(word)
         news = word.events[max(0, self.heard + 1 - word.first) :]
         self.events += news
         self.heard = max(self.heard, word.first + len(word.events) - 1)
-        answer.set_result(
-            NodeAnswer(
-                incarnation=self.incarnation,
-                heard=self.heard,
-                num_nodes=1,
-                leased=self.leased,
-                clear=self.clear,
-            )
+        return NodeAnswer(
+            incarnation=self.incarnation,
+            heard=self.heard,
+            num_nodes=1,
+            leased=self.leased,
+            clear=self.clear,
+            letters=self.box.address if self.box else "",
         )
-        return answer
 
 
 def clear_folders(run):

@@ -48,6 +48,36 @@ def test_one_that_was_begun_before_its_controller_is_warm_and_says_nothing_until
         house.close()
 
 
+def test_beats_without_news_call_nobody_and_renew_the_lease(tmp_path):
+    house = House(house_spec(tmp_path, patience_s=0.5))
+    house.read_letters()
+    try:
+        (one,) = house.start("worker-0")
+        before = len(house.words)
+        assert soon(lambda: len(house.words) > before + 4)  # the answer that tells where to
+        calls, leased_ns = house.calls, one.stamps[Field.LEASE_NS]
+        assert soon(lambda: len(house.words) > before + 14)
+        assert house.calls == calls
+        assert one.stamps[Field.LEASE_NS] > leased_ns
+        house.end("worker-0")
+        assert house.calls > calls
+    finally:
+        house.close()
+
+
+def test_where_no_letter_arrives_an_agent_calls_as_often(tmp_path):
+    house = House(house_spec(tmp_path, patience_s=0.5))
+    house.read_letters()
+    house.box.close()
+    try:
+        house.start("worker-0")
+        calls, words = house.calls, len(house.words)
+        assert soon(lambda: house.calls > calls + 8)
+        assert len(house.words) - words == house.calls - calls
+    finally:
+        house.close()
+
+
 def test_orders_of_a_controller_before_the_newest_are_dropped(house):
     (one,) = house.start("worker-0")
     old = house.incarnation

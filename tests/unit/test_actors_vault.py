@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from control_values import held
+from counted import calls_made
 
 from remesh.actors.node.leftovers import folder_name, sweep
 from remesh.actors.vault.kept_shelf import KeptShelf
@@ -181,6 +182,16 @@ def test_what_is_no_snapshot_is_not_sealed(memory):
     tenant.slots[1].state = SlotState.COPIED
     tenant.leave()
     assert told(shelf) == []
+
+
+def test_of_one_layout_the_header_is_taken_apart_once(memory):
+    """That costs a vault more than to hash a few MB, beside ranks that train."""
+    tenant = Tenant(KeptShelf(memory), 1)
+    tenant.copy(0, 4)
+    made = calls_made(lambda: [tenant.copy(number, 5 + number) for number in (1, 0)])
+    assert made["seal"] == 2
+    assert made["header_of"] == 0
+    tenant.leave()
 
 
 def test_a_slot_that_a_process_may_have_mapped_is_not_handed_on(memory):

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from remesh.actors.jobs.job_logs import LogPosition, progress_of
-from remesh.cli.driving.drive import STOPPING, drive, exit_code
+from remesh.cli.driving.drive import POLL_S, STOPPING, drive, exit_code
 from remesh.cli.driving.interrupts import SIGNALS, Interrupts
 from remesh.cli.run_command import follow
 from remesh.cli.screen.progress import LiveDisplay, PlainDisplay
@@ -99,6 +99,38 @@ def test_a_wish_to_stop_is_passed_on_once_and_the_run_ends_by_itself():
     assert drive(run, display, wish, wait=ctrl_c).status == "stopped"
     assert run.stops == 1
     assert display.notes == [STOPPING]
+
+
+def test_a_run_that_trains_is_asked_once_a_second_and_more_often_shortly_before_its_end():
+    left_s = [100.0, 2.0, 1.5, 1.1, 0.3]
+    statuses = [replace(running(6), left_s=left) for left in left_s]
+    waits = []
+    run = ScriptedRun(*statuses, ended("finished"))
+    drive(run, Recorder(), Asked(), wait=waits.append)
+    assert (run.polls, len(waits)) == (6, 5 + 5 + 2 + 1 + 1)
+    assert set(waits) == {POLL_S}
+
+
+def test_a_run_that_forms_a_mesh_is_asked_five_times_a_second():
+    forming = replace(running(6), phase="FORMING", left_s=100.0)
+    waiting = replace(running(6), left_s=100.0, wait=RunWait(text="a node", have=1, need="2"))
+    waits = []
+    run = ScriptedRun(forming, waiting, ended("finished"))
+    drive(run, Recorder(), Asked(), wait=waits.append)
+    assert waits == [POLL_S, POLL_S]
+
+
+def test_a_wish_to_stop_does_not_wait_for_the_next_poll():
+    run, wish, waits = ScriptedRun(replace(running(6), left_s=100.0)), Asked(), []
+
+    def ctrl_c(wait_s):
+        waits.append(wait_s)
+        wish.signal_number = signal.SIGINT
+
+    drive(run, Recorder(), wish, wait=ctrl_c)
+    assert run.stops == 1
+    assert waits[0] == POLL_S
+    assert len(waits) == run.polls - 1
 
 
 def test_a_run_that_had_ended_before_is_polled_once():

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from remesh.orchestrator.job.driver_words import RunStatus
 
 POLL_S = 0.2
+CALM_POLLS = 5  # one of so many is enough in training: ranks report once a second
 STOPPING = "stopping at the next step boundary; once more to stop at once"
 
 
@@ -39,7 +40,10 @@ class Wish(Protocol):
 def drive(
     run: DrivenRun, display: Display, wish: Wish, *, wait: Callable[[float], None] = time.sleep
 ) -> RunStatus:
-    """The last status of a run that has ended. The first wish to stop is passed on once."""
+    """The last status of a run that has ended. The first wish to stop is passed on once.
+
+    Each poll costs the processors that train some milliseconds, so in training there are few.
+    """
     passed_on = False
     while not (status := run.poll()).ended:
         display.show(status)
@@ -47,9 +51,20 @@ def drive(
             passed_on = True
             display.note(STOPPING)
             run.stop()
-        wait(POLL_S)
+        for _ in range(_pauses(status)):
+            wait(POLL_S)
+            if wish.signal_number is not None:
+                break
     display.show(status)
     return status
+
+
+def _pauses(status: RunStatus) -> int:
+    """How many until the next poll: one where there may be news, and shortly before the end."""
+    if status.phase.lower() != "running" or status.wait is not None or status.left_s is None:
+        return 1
+    left = int(status.left_s / POLL_S) - CALM_POLLS  # of which a report may be so old
+    return min(max(left, 1), CALM_POLLS)
 
 
 def exit_code(last: RunStatus, signal_number: int | None) -> int:
