@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function, Variable
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from remesh.parallel.model.expert_maps import Stack
 from remesh.parallel.model.linear import (
@@ -109,19 +110,21 @@ class _Map(Function):
         with torch.enable_grad():
             own = x.detach().requires_grad_()
             outs = compute(own)
-        ctx.halved, ctx.weights, ctx.own, ctx.outs = halved, tuple(weights), own, outs
+        ctx.halved, ctx.weights, ctx.own = halved, tuple(weights), own
+        ctx.roots = tuple(get_gradient_edge(out) for out in outs)  # they keep no values
         return tuple(out.detach() for out in outs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor | None, None]:
-        own, outs, weights, later = ctx.own, ctx.outs, ctx.weights, ctx.halved.later
-        ctx.own = ctx.outs = None
+        own, roots, weights, later = ctx.own, ctx.roots, ctx.weights, ctx.halved.later
+        ctx.own = ctx.roots = None
         if later is None:
-            _run(outs, gradients, weights, BOTH, own)
+            _run(roots, gradients, weights, BOTH, own)
         else:
-            _run(outs, gradients, weights, INPUTS, own)
-            later.append(lambda: _run(outs, gradients, weights, WEIGHTS))
-        return None, None, own.grad, None
+            _run(roots, gradients, weights, INPUTS, own)
+            later.append(lambda: _run(roots, gradients, weights, WEIGHTS))
+        of_x, own.grad = own.grad, None  # the graph of the second half would keep it
+        return None, None, of_x, None
 
 
 class _Inner(Function):
@@ -140,7 +143,7 @@ class _Inner(Function):
 
 
 def _run(
-    outs: tuple[Tensor, ...],
+    roots: tuple[GradientEdge, ...],
     gradients: tuple[Tensor, ...],
     weights: tuple[nn.Parameter, ...],
     half: BackwardHalf,
@@ -153,7 +156,7 @@ def _run(
             weight.asked = half
     try:
         Variable._execution_engine.run_backward(  # noqa: SLF001 - as in stage.py
-            outs, gradients, not half.weights, False, ends, True, True
+            roots, gradients, not half.weights, False, ends, True, True
         )
     finally:
         for weight in weights:

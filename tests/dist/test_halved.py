@@ -9,6 +9,7 @@ import torch
 from piped import MODEL as SMALL
 from piped import TIED
 from small_engine import filler, spec
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from remesh.parallel.groups.mesh import Mesh
@@ -32,6 +33,7 @@ KINDS = {
     },
     "bf16": {"model": ONE, "precision": Precision(compute=torch.bfloat16)},
 }
+WIDE = {"model": replace(ONE, ffn_width=256)}
 
 
 class Products(TorchDispatchMode):
@@ -49,8 +51,28 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class Made(TorchDispatchMode):
+    """What of all that is computed is there still, in bytes."""
+
+    def __init__(self):
+        super().__init__()
+        self._sizes = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple) else [made]:
+            if isinstance(one, torch.Tensor):
+                storage = one.untyped_storage()
+                self._sizes[StorageWeakRef(storage)] = storage.nbytes()
+        return made
+
+    @property
+    def num_bytes(self):
+        return sum(size for ref, size in self._sizes.items() if not ref.expired())
+
+
 def assembly_of(kind, schedule):
-    engine = Engine(spec(1, MICROBATCHES, **KINDS[kind]))
+    engine = Engine(spec(1, MICROBATCHES, **{**KINDS, "wide": WIDE}[kind]))
     engine.form(Mesh.alone(), (), schedule)
     engine.reset()
     return engine.assembly
@@ -138,4 +160,16 @@ def test_what_lies_between_maps_is_freed_with_the_first_half():
     before = sum(len(one) for one in kept)
     stage.backward_input(passage, None)
     after = sum(len(one) for one in kept)
+    assert 0 < after < before
+
+
+def test_what_waits_for_the_second_half_is_less_than_what_waits_for_the_first():
+    """The input of each map and the gradient of what it gave, but nothing that it gave."""
+    assembly = assembly_of("wide", "zb-h1")
+    [stage] = assembly.stages.values()
+    with Made() as made:
+        passage = stage.forward(*batch(0, assembly.spec.model))
+        before = made.num_bytes
+        stage.backward_input(passage, None)
+        after = made.num_bytes
     assert 0 < after < before

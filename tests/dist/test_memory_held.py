@@ -2,6 +2,10 @@
 
 Each process trains two steps of a model of some 100 MB; what it has held at the most, beyond what
 it held before, is the kernel's own count (VmHWM), which no load on the machine changes.
+
+What an allocator keeps between blocks differs from run to run. So the parts are held against
+processes in which it keeps nothing, since each block is given back to the system when it is free;
+and its bound against those that use it as workers do.
 """
 
 import ctypes
@@ -12,9 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 from held_case import BUCKET_BYTES, Case
-from process_pool import NUM_PROCESSES
+from process_pool import HOST, NUM_PROCESSES, Pool
 from small_engine import work_of
 
+from remesh.parallel.groups.store import StoreServer
 from remesh.parallel.model.recompute import Recompute
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.memory.rank_memory import rank_memory
@@ -25,6 +30,7 @@ from remesh.parallel.step.engine import Engine
 from remesh.parallel.step.warm_up import warm_up
 
 WITHIN = 0.15
+M_MMAP_THRESHOLD = -3  # of mallopt(3)
 MODEL = ModelConfig(
     num_layers=4,
     width=384,
@@ -39,7 +45,6 @@ BF16 = Precision(compute=torch.bfloat16, gradient=torch.bfloat16)
 
 
 EXPERTS = {"num_experts": 4, "expert_width": 512, "top_k": 2}
-TINY_CASE = Case(layout=Layout(dp=NUM_PROCESSES), stage=3, leaves=NUM_PROCESSES)
 CASES = {
     "dp": Case(layout=Layout(dp=2)),
     "one": Case(leaves=1),
@@ -71,12 +76,38 @@ CASES = {
 }
 
 
+WARMING = Case(layout=Layout(dp=NUM_PROCESSES), stage=3, leaves=NUM_PROCESSES)
+WASTING = ["leaves", "recompute", "pp interleaved", "pp in halves"]  # cases with the widest gaps
+
+
 @pytest.fixture(scope="module")
 def warm_pool(sessions_pool):
-    """All processes have trained a tiny model together: they hold what code and groups take."""
-    sessions_pool.run(steps, NUM_PROCESSES, TINY_CASE, TINY)
+    """All processes have trained before: they hold what code, kernels and groups take."""
+    warm(sessions_pool)
     yield sessions_pool
     sessions_pool.reclaim()
+
+
+@pytest.fixture(scope="module")
+def exact_pool():
+    """The same with an allocator that keeps nothing, in processes that nobody uses afterwards."""
+    server = StoreServer.open(HOST)
+    pool = Pool(server.port, server.secret)
+    pool.run(keep_nothing, NUM_PROCESSES)
+    warm(pool)
+    yield pool
+    pool.close()
+    server.close()
+
+
+def warm(pool):
+    pool.run(steps, NUM_PROCESSES, WARMING, TINY)
+    pool.run(steps, NUM_PROCESSES, WARMING, MODEL)
+
+
+def keep_nothing(_):
+    """Every block that counts is a mapping of its own from now on."""
+    assert ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
 
 
 def taken(seat, case):
@@ -146,6 +177,7 @@ def planned(case):
             stage=case.stage,
             bucket_elements=BUCKET_BYTES // precision.gradient.itemsize,
             num_leaves=chosen.num_leaves,
+            num_segments=chosen.num_segments,
             microbatches_per_leaf=chosen.microbatches_per_leaf,
             microbatch=chosen.microbatch,
             compute_bytes=precision.compute.itemsize,
@@ -156,14 +188,23 @@ def planned(case):
             pipeline=case.pipeline,
             schedule=case.schedule,
             num_microbatches=case.leaves * case.per_leaf // layout.dp,
+            one_host=True,
         )
     )
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_rank_takes_what_is_planned(warm_pool, name):
-    """user 10: within 15 %, beside what a process takes anyway."""
+def test_a_rank_takes_what_is_planned(exact_pool, name):
+    """user 10: within 15 %, most of them within 5 %, beside what a process takes anyway."""
+    case = CASES[name]
+    said = replace(planned(case), process=0, gaps=0)
+    found = max(exact_pool.run(taken, case.layout.world_size, case))
+    assert abs(found - said.total) <= WITHIN * said.total, (name, found, said)
+
+
+@pytest.mark.parametrize("name", WASTING)
+def test_an_allocator_keeps_no_more_between_blocks_than_is_planned(warm_pool, name):
     case = CASES[name]
     said = replace(planned(case), process=0)
     found = max(warm_pool.run(taken, case.layout.world_size, case))
-    assert abs(found - said.total) <= WITHIN * said.total, (name, found, said)
+    assert said.total - said.gaps <= found <= said.total, (name, found, said)

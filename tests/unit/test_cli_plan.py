@@ -29,8 +29,8 @@ def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
     head, *rows = lines(capsys, TINY)
     assert " ".join(head) == "workers mesh shards leaves each efficiency sent unit memory moves"
     assert rows[:2] == [
-        ["1", "dp=1", "1", "12", "100%", "1", "395", "MB"],
-        ["2", "dp=2", "1", "6", "100%", "1.0x", "1", "386", "MB", "nothing"],
+        ["1", "dp=1", "1", "12", "100%", "1", "408", "MB"],
+        ["2", "dp=2", "1", "6", "100%", "1.0x", "1", "399", "MB", "nothing"],
     ]
     assert rows[2][5] == "1.5x"
     assert rows[3][:6] == ["4", "dp=4", "1", "3", "100%", "1.0x"]
@@ -39,8 +39,8 @@ def test_every_mesh_is_a_line_with_what_each_worker_does_there(capsys):
 
 def test_so_many_workers_get_a_marked_mesh_and_the_rest_is_explained(capsys):
     found = [" ".join(words) for words in lines(capsys, SHARDED, "--workers", "3")]
-    assert found[1].startswith("> 2 tp=2 1 2 100% 2 on one node 362 MB")
-    assert found[2] == "4 dp=2 tp=2 2 1 100% 1.0x 2 on one node 365 MB 50%"
+    assert found[1].startswith("> 2 tp=2 1 2 100% 2 on one node 367 MB")
+    assert found[2] == "4 dp=2 tp=2 2 1 100% 1.0x 2 on one node 366 MB 50%"
     assert "1 worker stays spare: a mesh has whole replicas, 2 workers at a time" in found
     assert "ZeRO stage 3: all replicas share one copy" in found
 

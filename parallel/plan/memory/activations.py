@@ -11,30 +11,28 @@ _ROUTER_BYTES = 16  # of a token and expert: logits, scores and shares of them, 
 
 
 def kept_bytes(sizes: RankSizes) -> int:
-    """Activations that wait for their backward: of every pass that is under way.
-
-    What is computed again in backward is there once, whatever waits.
-    """
+    """Activations that wait for their backward: of every pass that is under way."""
     if not sizes.in_flight:
         return 0
     every, num_layers = sizes.recompute_every, sizes.most_layers
     again = 0 if sizes.recompute == "none" else -(-num_layers // every)
     layer, input_only = _layer_bytes(sizes), sizes.num_tokens * _stream_bytes(sizes)
     if sizes.recompute == "full":
-        waiting = (num_layers - again) * layer + again * input_only
-        return sizes.in_flight * waiting + (layer if again else 0)
+        return sizes.in_flight * ((num_layers - again) * layer + again * input_only)
     waiting = (num_layers - again) * layer + again * _layer_bytes(sizes, attention_again=True)
     return sizes.in_flight * waiting + _waiting_losses(sizes)
 
 
 def passing_bytes(sizes: RankSizes) -> int:
-    """Logits and their gradients, or what the backward of a layer holds, whichever is more.
+    """Logits and their gradients, or what the backward of a layer holds, whichever is more, with
+    the layer itself if it is computed again.
 
     Beside it what comes from one neighbour in a pipeline, or in a ring, and goes to the other.
     """
     crossing = 4 * sizes.num_tokens * _stream_bytes(sizes) if sizes.pipeline.ranks > 1 else 0
     losses = _loss_bytes(sizes) if sizes.has_head else 0
-    return crossing + max(losses, _backward_bytes(sizes) + _ring_bytes(sizes))
+    again = _layer_bytes(sizes) if sizes.recompute == "full" and sizes.in_flight else 0
+    return crossing + max(losses, again + _backward_bytes(sizes) + _ring_bytes(sizes))
 
 
 def _ring_bytes(sizes: RankSizes) -> int:
@@ -47,16 +45,15 @@ def _ring_bytes(sizes: RankSizes) -> int:
 
 
 def _waiting_losses(sizes: RankSizes) -> int:
-    """The softmax of all microbatches but one that are under way in the last stage, if several are.
+    """Of all microbatches but one that are under way in the last stage, if several are: the
+    softmax, or where backward comes in halves its gradient, until the weights have theirs.
 
-    Halves of a backward keep logits and their gradient as well, until the weights have theirs. A
-    rank that has the last stage among others has one microbatch under way there.
+    A rank that has the last stage among others has one microbatch under way there.
     """
-    if not sizes.has_head:
+    if not sizes.has_head or sizes.pipeline.chunks > 1:
         return 0
-    passes = sizes.in_flight if sizes.pipeline.chunks == 1 else 1
-    copies = 3 * passes if sizes.halved else passes - 1
-    return copies * 4 * sizes.num_tokens * padded_rows(sizes.model.vocab_size, sizes.tp)
+    rows = padded_rows(sizes.model.vocab_size, sizes.tp)
+    return (sizes.in_flight - 1) * MASTER_BYTES * sizes.num_tokens * rows
 
 
 def _stream_bytes(sizes: RankSizes) -> int:
@@ -66,16 +63,19 @@ def _stream_bytes(sizes: RankSizes) -> int:
 
 
 def _layer_bytes(sizes: RankSizes, *, attention_again: bool = False) -> int:
-    """What one layer keeps: inputs of its linear maps, of its norms and of attention."""
+    """What one layer keeps: inputs of its linear maps, of its norms and of attention.
+
+    Between two halves of a backward about as much waits: gradients in the place of what maps gave.
+    """
     model, tp, size = sizes.model, sizes.tp, sizes.compute_bytes
     query = model.width // tp
     kv = max(1, model.num_kv_heads // tp) * model.head_width
-    attended = 2 * query + 2 * kv
-    apart = query + 2 * kv + 2 * model.width if sizes.halved else 0  # outputs of maps
-    kept = (attended + _ffn_elements(sizes) + apart) * size + 4 * model.num_heads // tp
-    kept += _ROUTER_BYTES * model.num_experts
+    elements = query + 2 * kv + query + _ffn_elements(sizes)  # one product of three, and attention
+    if not attention_again and (model.qk_norm or model.positions == "rope"):
+        elements += query + kv  # once more: values hold the product
+    kept = elements * size + 4 * model.num_heads // tp + _ROUTER_BYTES * model.num_experts
     if model.qk_norm and not attention_again:
-        kept += 6 * (query + kv)
+        kept += MASTER_BYTES * (query + kv)
     return sizes.num_tokens * (kept + 2 * _norm_bytes(sizes) + _input_bytes(sizes))
 
 
@@ -111,9 +111,12 @@ def _loss_bytes(sizes: RankSizes) -> int:
 
 
 def _backward_bytes(sizes: RankSizes) -> int:
-    """Gradients between the maps of a layer: of the feed-forward net, and of the stream."""
-    model, gates = sizes.model, 3 if sizes.model.activation == "swiglu" else 2
-    ffn, streams = gates * model.ffn_width // sizes.tp, 3
+    """Gradients between the maps of a layer: of the feed-forward net, and of the stream.
+
+    The gradient of what the last map got takes the place of that itself.
+    """
+    model, gates = sizes.model, 2 if sizes.model.activation == "swiglu" else 1
+    ffn, streams = gates * model.ffn_width // sizes.tp, 2
     if model.num_experts:
         ffn = max(ffn, gates * model.top_k * model.inner_width // sizes.tp)
         streams += model.top_k

@@ -22,6 +22,7 @@ class RankSizes:
     """All that the memory of a rank follows from. `shards` ranks of `dp` times `cp` share one copy.
 
     It is the one at `position` in a pipeline of its replica, which has up to `num_microbatches`.
+    On `one_host` ranks read each other's gradients where they lie, and keep none that arrive.
     """
 
     model: ModelConfig
@@ -47,6 +48,7 @@ class RankSizes:
     position: int = 0
     cp: int = 1
     num_segments: int = 1
+    one_host: bool = False
 
     @property
     def tree(self) -> LeafTree:

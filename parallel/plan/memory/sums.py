@@ -3,8 +3,9 @@
 Source: Rajbhandari et al. 2019 (arXiv:1910.02054), section 3, here with the tree's nodes.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 
 from remesh.parallel.plan.leaves import push
 from remesh.parallel.plan.memory.rank_sizes import MASTER_BYTES, BucketRun, RankSizes
@@ -29,7 +30,7 @@ def working_elements(sizes: RankSizes) -> int:
     return sum(rooms) + (full[0][0] if sizes.model.tied and sizes.has_head else 0)
 
 
-def gradient_bytes(sizes: RankSizes, owned: int) -> int:
+def gradient_bytes(sizes: RankSizes) -> int:
     runs = list(sizes.buckets)
     if sizes.model.tied and sizes.has_head and sizes.has_embedding:
         # The head adds to the embedding's bucket, apart.
@@ -41,7 +42,7 @@ def gradient_bytes(sizes: RankSizes, owned: int) -> int:
         found += sizes.compute_bytes * largest.padded_size
     if sizes.gradient_bytes != MASTER_BYTES:
         found += MASTER_BYTES * largest.shard_size
-    return found + owned // 2  # four numbers a chunk, for the norm
+    return found
 
 
 def _summed_elements(sizes: RankSizes, runs: Sequence[BucketRun]) -> int:
@@ -61,10 +62,24 @@ def _summed_elements(sizes: RankSizes, runs: Sequence[BucketRun]) -> int:
         if sizes.microbatches_per_leaf > 1:
             found += padded * (max([0, *kept[:-1]]) + 1)
         else:
-            found += padded * max(kept) + (largest.padded_size if len(kept) > 1 else 0)
+            found += padded * max(kept) + (_rooms(own) if _joins_at_most(kept) else 0)
         members = sizes.dp * sizes.cp // (sizes.ep if of_experts else 1)
         exchanged = max(exchanged, _exchanged_elements(sizes, members, kept[-1], largest))
     return found + 2 * exchanged
+
+
+def _joins_at_most(kept: Sequence[int]) -> bool:
+    """Whether a leaf joins a node when there are as many as there ever are: then it is one more."""
+    most = max(kept)
+    return any(before == most >= after for before, after in pairwise(kept))
+
+
+def _rooms(runs: Sequence[BucketRun], at_once: int = 1) -> int:
+    """Of so many buckets of each size: a buffer that is free again serves those of its size."""
+    counts: dict[int, int] = defaultdict(int)
+    for run in runs:
+        counts[run.pieces.padded_size] += run.num
+    return sum(size * min(at_once, count) for size, count in counts.items())
 
 
 def _padded(runs: Sequence[BucketRun]) -> int:
@@ -80,7 +95,7 @@ def _exchanged_elements(sizes: RankSizes, members: int, own: int, largest: Piece
 
     A rank has `own` nodes of the tree.
     """
-    if members == 1 or (sizes.shards == 1 and members == 2 and own == 1):  # noqa: PLR2004
+    if sizes.one_host or members == 1 or (sizes.shards == 1 and members == 2 and own == 1):  # noqa: PLR2004
         return 0
     packed = 0 if own == 1 and largest.in_order else own * largest.padded_size
     return members * own * largest.piece_size + packed
@@ -98,7 +113,8 @@ def _streamed_elements(sizes: RankSizes, runs: Sequence[BucketRun]) -> int:
     depth = max(map(sizes.tree.num_nodes, firsts))
     pieces = sum(run.num * run.pieces.piece_size for run in sizes.buckets) * depth * sizes.cp
     whole = padded if sizes.microbatches_per_leaf > 1 else 0
-    return pieces + whole + 4 * largest.padded_size
+    copies = 2 if largest.in_order else 3  # as it came, as it is sent, and what arrives
+    return pieces + whole + copies * _rooms(runs, at_once=2)
 
 
 def _nodes_kept(sizes: RankSizes, together: int, *, by_runs: bool) -> list[int]:
