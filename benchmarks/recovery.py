@@ -3,9 +3,11 @@
 Runs of examples/tiny.toml with four workers on this machine, each struck several times by somebody
 outside of them who kills (SIGKILL) or stops (SIGSTOP) a rank at a moment that is drawn, kills all
 processes of a node, or scales. Counted are the seconds from the blow to the end of a step that
-nobody had trained before, less that step itself, and the steps that were trained twice. Compared
-with what the project promises, and with `--peers` also with torchrun, Ray Train and torchft (of
-which those count that are installed there), whose ranks train the same sizes and are struck alike:
+nobody had trained before, less that step itself and those that were trained twice, which are told
+apart: how many, and what they took. Compared with what the project promises, and with `--peers`
+also with torchrun, Ray Train and torchft (of which those count that are installed there), whose
+ranks train the same sizes and are struck alike, less often, and given up where they have not gone
+on after a minute:
 
     python3.11 -m venv peers
     peers/bin/pip install -c constraints.txt torch 'ray[train]' torchft==0.2.0
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from measuring.rows import Row, cost, report
 from measuring.struck_run import Blow, StruckRun, a_node, a_rank, struck_run
-from peers.disturbed_peers import FAULTS, Contestant, Trial, disturbed, peers
+from peers.disturbed_peers import Contestant, Trial, disturbed, peers
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 
@@ -60,6 +62,9 @@ CASES = (
     Case(name="frozen rank, dp 4", settings=(), number=signal.SIGSTOP, p50_s=0.4),
 )
 NODE_S = 0.4
+NODES = 3  # struck, and taken in
+TRIALS = {"killed rank": 2, "frozen rank": 1}  # of a peer
+GIVEN_S = 60.0  # to a peer, from a fault to its next step
 
 
 def main() -> None:
@@ -69,9 +74,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2 blows of the first case and a node")
     parser.add_argument("--peers", type=Path, help="the bin folder where the peers are installed")
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--blows", type=int, default=10)
+    parser.add_argument("--blows", type=int, help="a case; 10, or 5 with peers")
     asked = parser.parse_args()
-    blows = 2 if asked.quick else asked.blows
+    blows = 2 if asked.quick else asked.blows or (5 if asked.peers else 10)
     chosen = [one for one in (CASES[:1] if asked.quick else CASES) if asked.only in one.name]
     rows: list[Row] = []
     ours: dict[str, list[Blow]] = {}
@@ -84,11 +89,11 @@ def main() -> None:
         finally:
             cluster.close()
     if asked.only in "killed node":
-        rows += struck_nodes(blows)
+        rows += struck_nodes(min(blows, NODES))
     if asked.only in "scaled" and not asked.quick:
-        rows += scaled(max(2, blows // 3))
+        rows += scaled(min(blows, NODES))
     if asked.peers:
-        rows += beside(asked.peers.absolute(), ours)
+        rows += beside(asked.peers.absolute(), ours, quick=asked.quick)
     report("recovery" if not (asked.quick or asked.only) else "recovery_quick", rows)
 
 
@@ -100,7 +105,7 @@ def struck_ranks(cluster: LocalCluster, case: Case, blows: int) -> tuple[list[Bl
         grown_s, step_s, parts = run.grown_s(), run.step_s(), run.parts()
     tell(case.name, found, f"{parts}; a step takes {step_s:.3f}")
     rows = [*beyond(case.name, found, case.p50_s, case.p95_s)]
-    rows.append(again(case.name, found, max(2.0, INTERVAL_S / step_s)))
+    rows += again(case.name, found, max(2.0, INTERVAL_S / step_s))
     if case is CASES[0]:
         ready_s = statistics.median(one.ready_s for one in found if one.ready_s is not None)
         rows.append(cost("a death to its replacement ready", PROMISE, (ready_s, READY_S), "s"))
@@ -128,7 +133,7 @@ def struck_nodes(blows: int) -> Iterator[Row]:
         cluster.close()
     tell(name, found, parts)
     yield from beyond(name, found, NODE_S, None)
-    yield again(name, found, 2.0)
+    yield from again(name, found, 2.0)
     what = "a node that is started, to its mesh"
     yield cost(what, PROMISE, (statistics.median(taken_s), TAKEN_IN_S), "s")
 
@@ -166,23 +171,26 @@ def scale(run: StruckRun, nodes: int) -> float:
     return began_s
 
 
-def beside(bin_folder: Path, ours: Mapping[str, Sequence[Blow]], trials: int = 3) -> Iterator[Row]:
+def beside(bin_folder: Path, ours: Mapping[str, Sequence[Blow]], *, quick: bool) -> Iterator[Row]:
     """The seconds to a new step and the steps done again, of the peers that are installed."""
-    for fault in FAULTS:
+    for fault, trials in TRIALS.items():
         mine = ours.get(f"{fault}, dp 4", ())
-        found = {one.name: trials_of(one, fault, trials) for one in peers(bin_folder) if mine}
+        number = 1 if quick else trials
+        found = {one.name: trials_of(one, fault, number) for one in peers(bin_folder) if mine}
         for peer, theirs in found.items():
             of_both = (_median(one.new_s for one in mine), _median(one.seconds for one in theirs))
-            yield cost(f"{fault}, to a new step", peer, of_both, "s")
+            over = sum(one.again is None for one in theirs) * 2 >= len(theirs)
+            yield cost(f"{fault}, to a new step", peer, of_both, "s", over=over)
         for peer, theirs in found.items():
-            of_both = (_median(one.again for one in mine), _median(one.again for one in theirs))
-            yield cost(f"{fault}, done again", peer, of_both, "steps")
+            if known := [one.again for one in theirs if one.again is not None]:
+                of_both = (_median(one.again for one in mine), _median(known))
+                yield cost(f"{fault}, done again", peer, of_both, "steps")
 
 
 def trials_of(peer: Contestant, fault: str, trials: int) -> list[Trial]:
     found: list[Trial] = []
     for number in range(trials):
-        found.append(disturbed(peer, fault, random.Random(number)))
+        found.append(disturbed(peer, fault, random.Random(number), GIVEN_S))
         print(f"{fault}, {peer.name}: {found[-1]}", flush=True)
     return found
 
@@ -199,9 +207,14 @@ def beyond(name: str, found: Sequence[Blow], p50_s: float, p95_s: float | None) 
         yield cost(f"{name}, beyond the step, p95", PROMISE, (p95, p95_s), "s")
 
 
-def again(name: str, found: Sequence[Blow], most: float) -> Row:
+def again(name: str, found: Sequence[Blow], most: float) -> Iterator[Row]:
     worst = max(one.again for one in found)
-    return cost(f"{name}, steps done again, at most", PROMISE, (worst, most), "steps")
+    yield cost(f"{name}, steps done again, at most", PROMISE, (worst, most), "steps")
+    if worst:
+        mean = statistics.fmean(one.again for one in found)
+        yield cost(f"{name}, steps done again, mean", PROMISE, (mean, most), "steps")
+        slowest_s = max(one.again_s for one in found)
+        yield cost(f"{name}, what they took, at most", PROMISE, (slowest_s, INTERVAL_S), "s")
 
 
 def tell(name: str, found: Sequence[Blow], parts: str) -> None:

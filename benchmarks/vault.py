@@ -139,7 +139,7 @@ class Case:
 
     def _step(self, snapshots: SnapshotTaker | None) -> None:
         engine, step = self._engine, (self._engine.at_step or 0) + 1
-        sealed_step, ready = snapshots.ballot(step) if snapshots else (None, False)
+        more = {"snapshots": partial(snapshots.ballot, step)} if snapshots else {}
         result = engine.step(
             step,
             Work(
@@ -149,8 +149,7 @@ class Case:
                 fill=partial(fill, engine.spec.model.vocab_size),
                 write_digest=str,
                 stamp=lambda *_: None,
-                sealed_step=sealed_step,
-                ready=ready,
+                **more,
             ),
         )
         if snapshots and result.stable_step is not None:

@@ -50,6 +50,7 @@ from remesh.actors.serving.status_server import StatusServer
 from remesh.actors.worker.ordered_faults import ControllerFaults, died_at_s
 from remesh.orchestrator.accounts.snapshot import Snapshot
 from remesh.orchestrator.accounts.view import view_of
+from remesh.orchestrator.control.handlers.presence import is_held_up
 from remesh.orchestrator.control.words.events import (
     CommitFailed,
     Event,
@@ -109,7 +110,12 @@ class RunController:
         self._watch = Watch(
             self._timers,
             Offers(spec.job.train.device, self._announce),
-            Hearers(post=self._inbox.put, announce=self._announce, died_at_s=self._died_at_s),
+            Hearers(
+                post=self._inbox.put,
+                announce=self._announce,
+                died_at_s=self._died_at_s,
+                holds_up=self._holds_up,
+            ),
         )
         self._knocking = Knocking(self._watch.refused)
         told = AgentHearer(begins=self._watch.begins, over=self._watch.over, newer=self._give_way)
@@ -279,6 +285,10 @@ class RunController:
     def _stands_on(self, generation: int, step: int) -> bool:
         with self._view.lock:
             return self._machine.state.lineage.holds(generation, step)
+
+    def _holds_up(self, node: str) -> bool:
+        with self._view.lock:
+            return is_held_up(self._machine.state, node)
 
     def _serve(self) -> StatusServer:
         door = FrontDoor(self._begun, self._folder, self._view)

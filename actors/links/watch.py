@@ -86,12 +86,14 @@ class RayNodes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearers:
     """`post` is called from several threads, never again for a node before the one before is
-    through; `announce` for what fails to look. `died_at_s` knows the moment of deaths on order.
+    through; `announce` for what fails to look. `died_at_s` knows the moment of deaths on order,
+    `holds_up` whether a mesh that is being left waits for a node.
     """
 
     post: Callable[[Event], None]
     announce: Callable[[str], None]
     died_at_s: Callable[[str], float | None]
+    holds_up: Callable[[str], bool]
 
 
 class Watch:
@@ -109,6 +111,7 @@ class Watch:
         self._post = told.post
         self._announce = told.announce
         self._died_at_s = told.died_at_s
+        self._holds_up = told.holds_up
         self._timers = timers
         self._offers = offers
         self._cluster = cluster or RayNodes()
@@ -208,12 +211,17 @@ class Watch:
             return Word(num_nodes=told, leased=True)
 
     def refused(self, node: str, broken_s: float) -> bool:
-        """The process of its agent is not there, by the kernel's word; whether that is news."""
+        """The process of its agent is not there, by the kernel's word: news where it is waited for.
+
+        Whether it is to be asked again, since that may be so later.
+        """
+        is_news = self._holds_up(node)
         with self._lock:
             found = self._nodes.get(node)
             if found is None or found.stand is not _Stand.USED:
                 return False
-            self._post(NodeRefused(node=node, broken_s=broken_s))
+            if is_news:
+                self._post(NodeRefused(node=node, broken_s=broken_s))
             return True
 
     def lose(self, node: str, cause: str) -> None:

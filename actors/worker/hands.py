@@ -234,7 +234,6 @@ class Hands:
         self._fence.check(order.generation)
         self._parts.course.before(step)
         self._fire(step)
-        sealed_step, ready = self._parts.snapshots.ballot(step)
         work = Work(
             mesh=self.mesh,
             fence=self._fence,
@@ -245,8 +244,7 @@ class Hands:
             reach=partial(self._reach, step) if self._parts.faults.looks_at_operations else None,
             drain=duty.leave,
             save=duty.save,
-            sealed_step=sealed_step,
-            ready=ready,
+            snapshots=partial(self._parts.snapshots.ballot, step),
         )
         did = self._parts.engine.step(step, work)
         now_s = time.monotonic()

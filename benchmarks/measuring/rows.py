@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -13,7 +13,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A ratio above 1 means that Remesh is better. None stands for one over nothing."""
+    """A ratio above 1 means that Remesh is better. None stands for one over nothing.
+
+    `over`: the other one was given up at this figure.
+    """
 
     case: str
     peer: str
@@ -21,11 +24,13 @@ class Row:
     other: float
     unit: str
     ratio: float | None
+    over: bool = False
 
 
-def cost(case: str, peer: str, costs: tuple[float, float], unit: str) -> Row:
+def cost(case: str, peer: str, costs: tuple[float, float], unit: str, *, over: bool = False) -> Row:
     """A row of two costs, Remesh's first: less is better."""
-    return _row(case, peer, costs, unit, ratio=costs[1] / costs[0] if costs[0] else None)
+    row = _row(case, peer, costs, unit, ratio=costs[1] / costs[0] if costs[0] else None)
+    return replace(row, over=over)
 
 
 def rate(case: str, peer: str, rates: tuple[float, float], unit: str) -> Row:
@@ -37,8 +42,8 @@ def report(benchmark: str, rows: Sequence[Row]) -> None:
     for row in rows:
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
         print(
-            f"{row.case:32} {row.remesh:10.3f} {row.other:10.3f} {row.unit:12}"
-            f" {ratio:>9} x  {row.peer}"
+            f"{row.case:32} {row.remesh:10.3f} {'>' if row.over else ' '}{row.other:9.3f}"
+            f" {row.unit:12} {ratio:>9} x  {row.peer}"
         )
     commit = ["git", "rev-parse", "--short", "HEAD"]
     result = {

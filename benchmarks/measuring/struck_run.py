@@ -37,15 +37,17 @@ STEPS = 10**6  # more than it comes to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """`new_s` is from the blow to the end of the first new step, `beyond_s` less that step itself.
+    """`new_s` is from the blow to the end of the first new step, `beyond_s` less that step itself
+    and those that were trained twice.
 
-    `again` counts the steps that were trained twice, `ready_s` is when a replacement was warm, and
-    `kept` whether every other process lived on.
+    `again` counts these, which took `again_s`. `ready_s` is when a replacement was warm, and `kept`
+    whether every other process lived on.
     """
 
     new_s: float
     beyond_s: float
     again: int
+    again_s: float
     kept: bool
     ready_s: float | None = None
 
@@ -84,13 +86,15 @@ class StruckRun:
         first = until(lambda: _first_new(self.records(), at_s), "a new step")
         kept = all(look(pid) is not None for pid in others)
         newest = max(one.step for one in self.records() if one.ended_s <= at_s)
-        again = {one.step for one in self.records() if one.ended_s > at_s and one.step <= newest}
+        after = {one.step: one for one in self.records() if one.ended_s > at_s}
+        again = [one.step_s for step, one in after.items() if step <= newest]
         ready_s = self._ready_s(at_s) if replaced else None
         new_s = first.ended_s - at_s
         return Blow(
             new_s=new_s,
-            beyond_s=new_s - first.step_s,
+            beyond_s=new_s - first.step_s - sum(again),
             again=len(again),
+            again_s=sum(again),
             kept=kept,
             ready_s=ready_s,
         )

@@ -49,7 +49,7 @@ class Pace:
     def mark(self, now_s: float, *, busy: bool) -> None:
         """Called once a step, always at the same place of it; `busy` while a snapshot is not safe.
 
-        A step counts as busy if it began so.
+        A step counts as busy if it began so, or with a snapshot.
         """
         if self._marked_s is not None:
             steps_s = self._busy_s if self._is_busy else self._quiet_s
@@ -60,7 +60,7 @@ class Pace:
 
     def note(self, step: int, copy_s: float) -> None:
         """A snapshot of this step was copied."""
-        self._last, self._is_first = step, False
+        self._last, self._is_first, self._is_busy = step, False, True
         self._copies_s.append(copy_s)
         self._copied_s += copy_s
         self._num_taken += 1

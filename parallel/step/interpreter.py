@@ -53,12 +53,7 @@ class Interpreter:
         self._work = work
         self._assembly = assembly
         self._borders = Borders(assembly.schedule, work.mesh.pipes, assembly.border_shape)
-        self._ballot = Ballot(
-            drain=int(work.drain),
-            save=int(work.save),
-            unready=int(not work.ready),
-            sealed_step=work.sealed_step,
-        )
+        self._ballot = Ballot(drain=int(work.drain), save=int(work.save))
         self._total = Ballot()
         self._passes = Passes(work, assembly, self._borders, self._ballot)
         self._gradients: list[Tensor] = []
@@ -100,6 +95,8 @@ class Interpreter:
         own = norm.measure(self._gradients)
         ballot.cell, ballot.norm_units = own.cell, own.units
         ballot.loads = self._assembly.loads
+        ballot.sealed_step, ready = self._work.snapshots()
+        ballot.unready = int(not ready)
         self._total = vote(self._work.mesh.world, ballot)
         self._norm = norm.total(own, self._total.cell, self._total.norm_units).root
 

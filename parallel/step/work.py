@@ -24,8 +24,9 @@ class Work:
     with those of others, `reach`, if there is one, before what operation, `trace`, if there is one,
     how its passes go about the messages of experts.
 
-    `sealed_step` is the newest of which this rank has a snapshot that survives its node, `ready`
-    whether it can take one of this step; where no rank has a vault, `sealed_step` is None on all.
+    `snapshots` tells the newest step of which this rank has one that survives its node, None on all
+    where no rank has a vault, and whether it can take one of this step. It is asked at the vote: by
+    then the one before is safe that was copied as the step began, and its predecessor's slot free.
     """
 
     mesh: Mesh
@@ -38,5 +39,4 @@ class Work:
     trace: Callable[[TurnWord], None] | None = None
     drain: bool = False
     save: bool = False
-    sealed_step: int | None = None
-    ready: bool = False
+    snapshots: Callable[[], tuple[int | None, bool]] = lambda: (None, False)

@@ -4,6 +4,7 @@ import contextlib
 import re
 import signal
 import threading
+from functools import partial
 
 import pytest
 from control_values import slot
@@ -92,8 +93,7 @@ def train(engine, mesh, snapshots, steps):
     """Losses, hashes of the state by step, the stable steps, and which steps were taken."""
     hashes, stable, taken = {}, [], []
     for step in steps:
-        sealed_step, ready = snapshots.ballot(step)
-        work = work_of(mesh, step, sealed_step=sealed_step, ready=ready)
+        work = work_of(mesh, step, snapshots=partial(snapshots.ballot, step))
         result = engine.step(step, work)
         snapshots.stable(result.stable_step)
         if result.snapshot:
@@ -327,7 +327,7 @@ def mesh_without_vaults(seat):
     engine.step(1, work_of(mesh, 1))
     without = mesh.bytes_sent - sent
     sent = mesh.bytes_sent
-    result = engine.step(2, work_of(mesh, 2, sealed_step=seat.rank + 4, ready=seat.rank == 0))
+    result = engine.step(2, work_of(mesh, 2, snapshots=lambda: (seat.rank + 4, seat.rank == 0)))
     mesh.close()
     return mesh.bytes_sent - sent - without, result.stable_step, result.snapshot
 

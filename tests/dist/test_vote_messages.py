@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from small_engine import formed, spec, work_of, zero
+from small_engine import filler, formed, spec, started, work_of, zero
 
+from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.step.vote import Ballot, vote
 
@@ -35,7 +37,8 @@ def messages(seat, layout, more):
     told = []
     for step in (1, 2, 3):
         before = world.count
-        did = engine.step(step, work_of(counted, step, sealed_step=step - 1 + seat.rank))
+        safe = (step - 1 + seat.rank, False)
+        did = engine.step(step, work_of(counted, step, snapshots=partial(tuple, safe)))
         told.append((world.count - before, did.stable_step, did.grad_norm))
     mesh.close()
     return told
@@ -114,3 +117,20 @@ def test_many_ranks_vote_as_few_do_by_two_reductions_and_not_each_with_each(pool
     assert (total.cell, total.sealed_step) == (3, 6)
     assert (unsafe.cell, unsafe.sealed_step) == (0, None)
     assert ([told[2] for told in few], [told[2] for told in many]) == ([2] * 4, [4] * 4)
+
+
+def test_whether_a_snapshot_can_be_taken_is_asked_once_all_is_computed():
+    """The one before, copied as the step began, was not safe yet: every other step had none."""
+    mesh, filled, asked = Mesh.alone(), [], []
+
+    def fill(first, out):
+        filled.append(first)
+        return filler(1)(first, out)
+
+    def snapshots():
+        asked.append(len(filled))
+        return 0, True
+
+    result = started(mesh, spec(4, 2)).step(1, work_of(mesh, 1, fill=fill, snapshots=snapshots))
+    assert asked == [8]
+    assert (result.stable_step, result.snapshot) == (0, True)

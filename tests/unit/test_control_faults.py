@@ -4,6 +4,7 @@ import pytest
 from control_drive import of, running
 from control_values import records
 
+from remesh.orchestrator.control.handlers.presence import is_held_up
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.records import CheckpointState, PeerState
@@ -57,11 +58,15 @@ def test_a_refused_connection_is_no_reason_to_leave_a_mesh_that_trains():
 
 def test_who_is_refused_is_waited_for_no_longer_once_its_mesh_is_left():
     drive = running(10)
+    assert not is_held_up(drive.state, "b")
     drive.all(ev.GroupBroken, workers=["worker-0"], error="reset")
     drive.park(10, workers=["worker-0", "worker-2"])
+    assert not is_held_up(drive.state, "nobody")
+    assert is_held_up(drive.state, "b")
     assert drive.do(ev.NodeRefused(node="nobody", broken_s=drive.now_s)) == []
     [form] = of(cmd.Form, drive.do(ev.NodeRefused(node="b", broken_s=drive.now_s)))
     assert {member.node for member in form.members} == {"head"}
+    assert not is_held_up(drive.state, "b")
     assert drive.do(ev.NodeRefused(node="b", broken_s=drive.now_s)) == []
     assert drive.do(ev.NodeLost(node="b", cause="no sign of life")) == []
     assert drive.state.budget.total == 1

@@ -68,12 +68,15 @@ def beside_others():
     for case, group in groupby(rows, key=lambda row: row["case"]):
         found = {row["peer"]: row for row in group}
         one = next(iter(found.values()))
-        figures = [
-            one["remesh"],
-            *(found[peer]["other"] if peer in found else None for peer in peers),
-        ]
-        cells = ["" if figure is None else f"{figure:.3g} {one['unit']}" for figure in figures]
+        cells = [f"{one['remesh']:.3g} {one['unit']}", *(told(found.get(peer)) for peer in peers)]
         yield f"| {case} | {' | '.join(cells)} |"
+
+
+def told(row):
+    """What another one took, or what it was given until it was given up."""
+    if row is None:
+        return ""
+    return f"{'over ' if row.get('over') else ''}{row['other']:.3g} {row['unit']}"
 
 
 @pytest.mark.parametrize("row", [row for row in shown_rows() if row[0] != "recovery"], ids=str)

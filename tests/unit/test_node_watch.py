@@ -40,13 +40,17 @@ class Sky:
         self.told = []
         self.listed = dict(entry(number) for number in range(num_nodes))
         self.draining = {}
+        self.awaited = set()
         self.watch = self.another()
         self.watch.look_at_nodes()
         self.node = next(iter(self.listed))
 
     def another(self):
         hearers = Hearers(
-            post=self.events.append, announce=self.told.append, died_at_s={"known": 17.0}.get
+            post=self.events.append,
+            announce=self.told.append,
+            died_at_s={"known": 17.0}.get,
+            holds_up=lambda node: node in self.awaited,
         )
         nodes = RayNodes(nodes=lambda: list(self.listed.values()), draining=lambda: self.draining)
         offers = Offers("cpu", pytest.fail)
@@ -312,6 +316,7 @@ def test_agents_that_end_with_their_run_are_no_lost_nodes(sky):
 
 
 def test_a_door_that_refuses_is_told_of_while_the_node_is_used(sky):
+    sky.awaited = {sky.node, "nobody"}
     assert sky.watch.refused(sky.node, 90.0)
     assert sky.events == [NodeRefused(node=sky.node, broken_s=90.0)]
     sky.events.clear()
@@ -319,6 +324,16 @@ def test_a_door_that_refuses_is_told_of_while_the_node_is_used(sky):
     sky.watch.release(sky.node)
     assert not sky.watch.refused(sky.node, 90.0)
     assert sky.seen() == []
+
+
+def test_a_door_that_refuses_is_told_of_only_once_a_mesh_waits_for_its_node(sky):
+    """The journal had a dozen such lines for each dead node."""
+    for _ in range(5):
+        assert sky.watch.refused(sky.node, 90.0)
+    assert sky.events == []
+    sky.awaited = {sky.node}
+    assert sky.watch.refused(sky.node, 90.0)
+    assert sky.events == [NodeRefused(node=sky.node, broken_s=90.0)]
 
 
 def test_a_node_that_was_given_up_is_not_told_of_again_by_its_door(sky):

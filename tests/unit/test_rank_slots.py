@@ -101,14 +101,14 @@ def test_it_is_ready_once_a_slot_is_mapped_and_a_snapshot_is_due():
 
 
 def test_how_often_one_is_due_follows_from_the_steps_that_are_made():
-    """One that is on its way when a step begins makes that one a twenty-fifth longer."""
+    """One that is copied as a step begins makes that one a twenty-fifth longer."""
     rank, due, number = Rank(every="auto").lease(), [], None
     for step in range(1, 30):
-        rank.now_s += 0.52 if due[-1:] == [step - 2] else 0.5
-        is_due = rank.ballot(step)[1]
+        rank.now_s += 0.52 if due[-1:] == [step - 1] else 0.5
         if due[-1:] == [step - 1]:
             rank.safe(number, step - 1)
-            rank.slots.voted(step - 1)
+        safe, is_due = rank.ballot(step)
+        rank.slots.voted(safe)
         if is_due:
             due.append(step)
             number = rank.take(step)

@@ -13,9 +13,9 @@ def drive(pace, *, steps, copy_s, busy_s):
     now_s, busy, taken = 0.0, False, []
     pace.begin(0)
     for step in range(1, steps + 1):
-        pace.mark(now_s, busy=busy)
         now_s += 0.1 + (busy_s if busy else 0.0)
         busy = False
+        pace.mark(now_s, busy=busy)
         if pace.is_due(step):
             pace.note(step, copy_s)
             now_s += copy_s
@@ -58,8 +58,8 @@ def generations(pace, *, seed, step_s, kill_every_s, number=40):
         pace.begin(step)
         while now_s < until_s:
             step += 1
-            pace.mark(now_s, busy=bool(taken) and taken[-1] >= step - 2)
             now_s += step_s * chance.uniform(0.5, 1.5)
+            pace.mark(now_s, busy=bool(taken) and taken[-1] >= step - 1)
             if pace.is_due(step):
                 copy_s = step_s * chance.uniform(0.0, 0.02)
                 pace.note(step, copy_s)

@@ -2,6 +2,7 @@
 
 from remesh.orchestrator.control.handlers.replanning import climb
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
+from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.moves.staffing import (
     form_or_grow,
     give_up,
@@ -125,14 +126,23 @@ def on_worker_frozen(turn: Turn, event: WorkerFrozen) -> None:
 def _wait_no_longer(turn: Turn, name: str, cause: str, since_s: float) -> None:
     """Of a node that gives no sign since then: its members that have not left, and its vault."""
     state = turn.state
-    if state.phase is not Phase.FENCING or name not in state.roster.nodes:
+    if not is_held_up(state, name):
         return
-    unparked = state.current.unparked
-    if any(worker in unparked for worker in state.roster.nodes[name].workers):
-        lose_node(turn, name, cause, still_since_s(turn, since_s))
-    elif name in state.vaults.awaited:
+    if state.current.unparked.isdisjoint(state.roster.nodes[name].workers):
         state.vaults.give_up([name])
         settle_if_parked(turn)
+    else:
+        lose_node(turn, name, cause, still_since_s(turn, since_s))
+
+
+def is_held_up(state: State, node: str) -> bool:
+    """Whether a mesh that is being left waits for members on this node, or for its vault: else it
+    changes nothing that nobody answers there.
+    """
+    if state.phase is not Phase.FENCING or node not in state.roster.nodes:
+        return False
+    is_parked = state.current.unparked.isdisjoint(state.roster.nodes[node].workers)
+    return not is_parked or node in state.vaults.awaited
 
 
 def _note_late_death(turn: Turn, name: str, died_at_s: float | None) -> None:

@@ -65,7 +65,7 @@ class NodeSilent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRefused:
     """The process of a node's agent is not there, says the kernel of its host: the connection to it
-    broke at `broken_s`, and a new one is refused. Told again as long as that is so.
+    broke at `broken_s`, and a new one is refused. Told where a mesh that is left waits for it.
     """
 
     node: str
