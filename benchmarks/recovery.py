@@ -117,7 +117,7 @@ def struck_ranks(cluster: LocalCluster, case: Case, blows: int) -> tuple[list[Bl
 def struck_nodes(blows: int) -> Iterator[Row]:
     """Of a head and as many nodes as make up four workers; another one comes for each that died."""
     name = "killed node, dp 4"
-    cluster = LocalCluster.start(nodes=WORKERS, workers_per_node=1)
+    cluster = LocalCluster.start(nodes=WORKERS, workers_per_node=1, warm=True)
     try:
         with struck_run(cluster, WORKERS) as run:
             found, taken_s = [], []
@@ -139,8 +139,8 @@ def struck_nodes(blows: int) -> Iterator[Row]:
 
 
 def scaled(times: int) -> Iterator[Row]:
-    """Two nodes, of which one is let go and taken in again."""
-    cluster = LocalCluster.start(nodes=2, workers_per_node=WORKERS // 2)
+    """Two nodes as a command starts them, of which one is let go and taken in again."""
+    cluster = LocalCluster.start(nodes=2, workers_per_node=WORKERS // 2, warm=True)
     try:
         with struck_run(cluster, WORKERS) as run:
             run.settled()

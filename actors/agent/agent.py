@@ -7,7 +7,7 @@ anything else is loaded here.
 import os
 from typing import TYPE_CHECKING
 
-from remesh.actors.cluster.warm_start import found_early, start
+from remesh.actors.cluster.warm_start import warm
 from remesh.actors.node.own_log import divert, log_folder_of
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ class Agent:
 
     def __init__(self, run: str, node: str, incarnation: int, spec: bytes) -> None:
         divert(log_folder_of(run, node), f"agent-{node}")
-        warm = found_early(spec, os.environ) or start(spec, os.environ)
+        first = warm(spec, os.environ)
         from remesh.actors.agent.owner import NodeOwner  # noqa: PLC0415 - see above
 
-        self._owner = NodeOwner(spec, node, incarnation, warm)
+        self._owner = NodeOwner(spec, node, incarnation, first)
 
     def live(self) -> None:
         """Own the node's processes until ended, or until the lease on the controller lapses."""

@@ -23,7 +23,7 @@ from remesh.actors.agent.fork_words import (
     heard_word,
     say,
 )
-from remesh.actors.cluster.warm_start import Started, WarmProcess, start
+from remesh.actors.cluster.warm_start import Started, WarmProcess, start, warm
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import AnySeat
 
@@ -81,7 +81,7 @@ class Forker:
 
     def start(self, living: Iterable[int] = ()) -> None:
         """Begin to warm up; the processes that are there already end with the agent too."""
-        started, self._first = self._first or start(self._spec, self._environment), None
+        started, self._first = self._first or warm(self._spec, self._environment), None
         self._warm, self._line = started.process, started.line
         self._line.setblocking(False)
         for descriptor in living:

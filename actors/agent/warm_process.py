@@ -49,13 +49,13 @@ _TASKS = Path("/proc/self/task")
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
+    gc.freeze()  # what is here already is never looked at again, and so stays shared
     if sys.argv[1] == WORD:
-        line, number = taken_on(socket.socket(fileno=int(sys.argv[2])))
+        line, number = taken_on(socket.socket(fileno=int(sys.argv[2])), int(sys.argv[3]))
     else:
         line, number = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     with os.fdopen(number, "rb") as file:
         spec: RunSpec = pickle.load(file)  # noqa: S301 - of the agent
-    gc.freeze()  # what is here already is never looked at again, and so stays shared
     gc.enable()
     if sys.argv[3:] == ["alone"]:
         word, (end,) = heard_word(line)

@@ -3,7 +3,14 @@
 So an agent starts its warm process first of all, and both load what they need side by side. On a
 node that a command has started itself one is begun before, with the node: it loads while Ray does,
 waits behind a door, and is the first agent's that comes. It then takes on what it would have had
-from that agent: environment, search path, standard output, niceness.
+from that agent: environment, search path, standard output, niceness. Before that it forks another
+one that waits behind a door of its own, as loaded as itself: so nothing is ever loaded again on
+such a node, for an agent that follows, for a node that is wanted again, or for another run. Who
+waits ends with the process that began the first one, which is its node.
+
+Alternatives that lost: one process that stays and forks for all agents, which would have to tell
+each of them a pid, and deaths of what is not its own; one for all nodes of a host, whose ranks
+would be in the session of another node, and neither die nor stand still with their own.
 """
 
 import os
@@ -21,6 +28,7 @@ from typing import Any, Protocol
 
 EARLY = "REMESH_WARM"  # where the door is, in the environment of a node; its pid is added to it
 WORD = "early"  # in the place of a descriptor
+_TAKEN = "taken-"  # before the name of a door that is somebody's
 
 # The collector would look at what is imported again and again: it is switched on when all is there.
 _PROGRAM = "import gc; gc.disable(); from remesh.actors.agent.warm_process import main; main()"
@@ -84,6 +92,11 @@ class Started:
     line: socket.socket
 
 
+def warm(spec: bytes, environment: Mapping[str, str]) -> Started:
+    """One that waits on this node already, else one that begins now."""
+    return found_early(spec, environment) or start(spec, environment)
+
+
 def start(spec: bytes, environment: Mapping[str, str], *how: str) -> Started:
     """Begin what `warm_process.py` describes; `spec` is the run's RunSpec, pickled."""
     line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,20 +108,25 @@ def start(spec: bytes, environment: Mapping[str, str], *how: str) -> Started:
 def begin_early(place: str) -> int:
     """The pid of a warm process that waits behind a door there for whoever has use for it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        process = _begin([WORD, str(door.fileno())], os.environ, (door.fileno(),))
+        node = os.pidfd_open(os.getpid())
+        numbers = (door.fileno(), node)
+        process = _begin([WORD, *map(str, numbers)], os.environ, numbers)
+        os.close(node)
         os.setpriority(os.PRIO_PROCESS, process.pid, _BEHIND)
-        door.bind(f"{place}.{process.pid}")  # only then: a name tells whose door it is
-        door.listen(1)
+        _open(door, place, process.pid)
     return process.pid
 
 
 def found_early(spec: bytes, environment: Mapping[str, str]) -> Started | None:
-    """What was begun with this node, if nobody has it yet."""
+    """What was begun with this node, or left behind by one that was, if nobody has it yet."""
     place = Path(environment[EARLY]) if EARLY in environment else None
     for door in place.parent.glob(f"{place.name}.*") if place else ():
         line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own = door.with_name(f"{_TAKEN}{door.name}")
         try:
-            line.connect(str(door))
+            door.rename(own)  # one of two that come at once finds nothing
+            line.connect(str(own))
+            own.unlink()
             process = Adopted(int(door.suffix[1:]))
             with os.fdopen(_filled(pickle.dumps(_own(environment)) + spec), "rb") as file:
                 socket.send_fds(line, [WORD.encode()], [file.fileno(), 1, 2])
@@ -119,11 +137,14 @@ def found_early(spec: bytes, environment: Mapping[str, str]) -> Started | None:
     return None
 
 
-def taken_on(door: socket.socket) -> tuple[socket.socket, int]:
-    """In that process: the line to its agent and the file with the spec, once there is one."""
-    with door:
-        line, _ = door.accept()
-        Path(door.getsockname()).unlink(missing_ok=True)
+def taken_on(door: socket.socket, node: int) -> tuple[socket.socket, int]:
+    """In that process: the line to its agent and the file with the spec, once there is one.
+
+    It returns in every process that is taken, each of which leaves one behind that waits, to the
+    end of the process that the descriptor `node` stands for.
+    """
+    line = _agent_at(door, node)
+    os.close(node)
     _, (file, *outputs), _, _ = socket.recv_fds(line, len(WORD), 3)
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
@@ -139,6 +160,45 @@ def taken_on(door: socket.socket) -> tuple[socket.socket, int]:
         os.setpriority(os.PRIO_PROCESS, 0, own["nice"])
         _FIRST_TO_GO.write_text(own["first_to_go"])
     return line, file
+
+
+def _agent_at(door: socket.socket, node: int) -> socket.socket:
+    """The line to whoever comes first, once another process waits for the next."""
+    while True:
+        name = Path(door.getsockname())
+        if door.fileno() not in select.select([door.fileno(), node], [], [])[0]:
+            name.unlink(missing_ok=True)
+            os._exit(0)
+        with door:
+            line, _ = door.accept()
+        if not _is_left_behind():
+            return line
+        line.close()
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        _open(door, str(name.with_suffix("")), os.getpid())
+
+
+def _is_left_behind() -> bool:
+    """Forks; True in the new process, which is nobody's child: its parent has others to look after.
+
+    Where the system allows no other process, nobody waits any more.
+    """
+    with suppress(OSError):
+        between = os.fork()
+        if between:
+            os.waitpid(between, 0)
+            return False
+        with suppress(OSError):
+            if os.fork() == 0:
+                return True
+        os._exit(0)
+    return False
+
+
+def _open(door: socket.socket, place: str, pid: int) -> None:
+    """Its name tells whose it is."""
+    door.bind(f"{place}.{pid}")
+    door.listen(1)
 
 
 def _own(environment: Mapping[str, str]) -> dict[str, Any]:
