@@ -21,7 +21,7 @@ run: $(STAMP) ## Train the example on two local nodes; kill a worker at step 20,
 	$(BIN)/remesh run examples/tiny.toml --fresh --kill worker@20 --kill node@40 --report runs/tiny/report.json
 
 test: $(STAMP) ## All tests, those on real nodes beside the others
-	$(BIN)/python tests/support/lanes.py "$(MAKE) cluster" "$(MAKE) check dist"
+	$(BIN)/python tests/support/lanes.py "$(MAKE) cluster" "$(MAKE) check" "$(MAKE) dist"
 
 check: lint types layers ## The quick part: lint, types, layers, unit and 200 simulated seeds
 	$(BIN)/pytest tests/unit tests/sim
@@ -58,6 +58,8 @@ soak: $(STAMP) ## 50 runs through schedules of 4 faults (make test: 4 of 2), ten
 	$(BIN)/python tests/sim/mutants.py
 	$(BIN)/pytest tests/cluster/test_schedules.py --schedules 50 --strikes 4 --timeout 600
 	$(BIN)/pytest tests/dist/test_rank_zombie.py --zombies 200
+	$(BIN)/pytest tests/dist/test_matrix.py --all-pairs
+	$(BIN)/pytest tests/dist/test_many_generations.py --generations 20
 	$(BIN)/pytest tests/cluster/test_agents.py -k short --hungry-s 600 --timeout 1200
 
 bench: $(STAMP) ## Every benchmark, quickly; writes benchmarks/results

@@ -29,6 +29,8 @@ def pytest_addoption(parser):
     parser.addoption("--strikes", type=int, default=2, help="faults of a schedule: 2 or 4")
     parser.addoption("--hungry-s", type=float, default=20.0, help="seconds beside busy processes")
     parser.addoption("--zombies", type=int, default=12, help="ranks that go on after eviction")
+    parser.addoption("--generations", type=int, default=12, help="that one rank lives through")
+    parser.addoption("--all-pairs", action="store_true", help="each layout from each other one")
     parser.addoption("--file-changes", type=int, default=20, help="changed files of a run")
 
 

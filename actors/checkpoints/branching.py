@@ -33,7 +33,7 @@ from remesh.orchestrator.job.tables.run_tables import JobTable
 from remesh.orchestrator.user_errors import UserError
 from remesh.orchestrator.user_text import is_url, masked
 from remesh.parallel.state.checkpoint import commit, file_path, read_manifest
-from remesh.parallel.state.reading import verify
+from remesh.parallel.state.landing import verify
 from remesh.parallel.state.root_manifest import CheckpointManifest, CheckpointRef, ShardFile
 from remesh.parallel.state.storage import Storage
 

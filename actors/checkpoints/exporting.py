@@ -18,7 +18,8 @@ from remesh.parallel.files.convert_config import CONTEXT, SPECIAL_TOKENS, config
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.state.checkpoint import read_manifest
-from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.state.landing import verify
+from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import CheckpointManifest
 
 Format = Literal["hf", "dcp"]

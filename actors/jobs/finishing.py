@@ -20,6 +20,7 @@ from remesh.orchestrator.control.words.records import CheckpointState
 from remesh.orchestrator.job.job import Job
 from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.state.landing import verify
 from remesh.parallel.state.root_manifest import parse_name
 
 
@@ -106,8 +107,6 @@ def lost_words(folder: RunFolder) -> Iterator[str]:
 
 def flaw_of(folder: RunFolder, state: CheckpointState) -> str | None:
     """Why a checkpoint cannot be read back, None if every byte of it is proven."""
-    from remesh.parallel.state.reading import verify  # noqa: PLC0415 - loads torch
-
     ref = parse_name(state.name)
     assert ref is not None
     try:

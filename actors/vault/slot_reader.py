@@ -20,8 +20,7 @@ from remesh.orchestrator.control.words.records import VaultSlot
 from remesh.orchestrator.job.timers import Timers
 from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.headers import MAX_HEADER_BYTES, ShardHeader, header_of, shard_digest
-from remesh.parallel.state.landing import RUN_BYTES
-from remesh.parallel.state.reading import NUM_READERS
+from remesh.parallel.state.landing import NUM_READERS, RUN_BYTES
 
 # Read at once out of memory: what a core still has at hand when it hashes it.
 _CACHED_BYTES = 2**19

@@ -6,27 +6,42 @@ is the columns of a tensor that was written in rows, and what stands beside a bo
 last chunk, goes through memory that each thread uses again.
 
 So what is wanted has been written to when a hash turns out wrong: it is nothing until all of it is
-proven.
+proven. A whole checkpoint is proven here too, without torch: a command that ends a run has no need
+of its tensors, and loading torch takes longer than all else it does then.
 """
 
 import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from remesh.parallel.plan.errors import CheckpointError
+from remesh.parallel.state.checkpoint import (
+    check_cover,
+    file_path,
+    lost,
+    read_manifest,
+    shard_header,
+    unreadable,
+)
 from remesh.parallel.state.fragments import Fragment, item_bytes
 from remesh.parallel.state.headers import ShardHeader, ShardPart
 from remesh.parallel.state.reshard import Move
+from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
+from remesh.parallel.state.storage import Storage
 
 # `read_into(start, views)` fills these with the bytes from `start` on, and tells how many came.
 ReadInto = Callable[[int, Sequence[memoryview]], int]
 Array = NDArray[np.unsignedinteger]
 
+# Ranges at a time: their reads wait for the storage, not for the processor.
+NUM_READERS = 4
 # What lies side by side is read together up to this size, and what is longer is read in pieces.
 RUN_BYTES = 32 * 2**20
 
@@ -123,6 +138,46 @@ class Landing:
         strides = _strides(move.held.sizes, target.itemsize)
         box = np.ndarray(move.box.sizes, target.dtype, data, offset, strides)
         target[move.write] = box
+
+
+def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardHeader]:
+    """What each file of a checkpoint holds, proven by the manifest; all tensors are complete.
+
+    Raises: CheckpointError that names the file and the cure.
+    """
+    files = read_manifest(storage, ref).files
+    with ThreadPoolExecutor(NUM_READERS) as readers:
+        headers = list(readers.map(lambda file: shard_header(storage, ref, file), files))
+    check_cover(ref, headers)
+    return dict(zip(files, headers, strict=True))
+
+
+def verify(storage: Storage, ref: CheckpointRef) -> int:
+    """The number of bytes of a checkpoint, after every one of them has been read and proven.
+
+    Cost: memory for 32 MiB. Raises: CheckpointError that names the file and the cure.
+    """
+    headers, scratch = read_headers(storage, ref), Scratch()
+    for file, header in headers.items():
+        landing = Landing(header, reader_of(storage, ref, file), scratch=scratch)
+        for run in landing.all_runs():
+            land(ref, file, landing, run)
+    return sum(file.size_bytes for file in headers)
+
+
+def reader_of(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ReadInto:
+    """How a landing reads this file of a checkpoint."""
+    return partial(storage.read_into, file_path(ref, file))
+
+
+def land(ref: CheckpointRef, file: ShardFile, landing: Landing, run: Sequence[Stretch]) -> None:
+    """Raises: CheckpointError that names the file and the cure; OSError if storage fails."""
+    try:
+        landing.land(run)
+    except OSError as error:
+        raise lost(ref, file.name, error) from None
+    except CheckpointError as error:
+        raise unreadable(ref, file.name, str(error)) from None
 
 
 def _needs(header: ShardHeader, moves: Iterable[Move]) -> Iterator[Stretch]:

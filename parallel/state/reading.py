@@ -3,31 +3,27 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from remesh.parallel.plan.errors import CheckpointError
-from remesh.parallel.state.checkpoint import (
-    check_cover,
-    file_path,
-    lost,
-    read_manifest,
-    shard_header,
-    unreadable,
-)
 from remesh.parallel.state.fragments import Fragment, whole
 from remesh.parallel.state.headers import ShardHeader
-from remesh.parallel.state.landing import Array, Landing, ReadInto, Scratch, Stretch
+from remesh.parallel.state.landing import (
+    NUM_READERS,
+    Array,
+    Landing,
+    Scratch,
+    land,
+    read_headers,
+    reader_of,
+)
 from remesh.parallel.state.reshard import Move, ReshardError, by_name, reshard
 from remesh.parallel.state.root_manifest import CheckpointRef, ShardFile
 from remesh.parallel.state.shards import bytes_of, empty
 from remesh.parallel.state.storage import Storage
-
-# Ranges at a time: their reads wait for the storage, not for the processor.
-NUM_READERS = 4
 
 
 def read(storage: Storage, ref: CheckpointRef) -> dict[str, Tensor]:
@@ -66,18 +62,6 @@ def read_into(storage: Storage, ref: CheckpointRef, targets: Mapping[Fragment, T
     Raises: CheckpointError that names the file and the cure.
     """
     _read(storage, ref, read_headers(storage, ref), targets)
-
-
-def read_headers(storage: Storage, ref: CheckpointRef) -> dict[ShardFile, ShardHeader]:
-    """What each file of a checkpoint holds, proven by the manifest; all tensors are complete.
-
-    Raises: CheckpointError that names the file and the cure.
-    """
-    files = read_manifest(storage, ref).files
-    with ThreadPoolExecutor(NUM_READERS) as readers:
-        headers = list(readers.map(lambda file: shard_header(storage, ref, file), files))
-    check_cover(ref, headers)
-    return dict(zip(files, headers, strict=True))
 
 
 class RangeSource(Protocol):
@@ -119,19 +103,6 @@ def read_boxes(
         list(readers.map(landing.land_all, shares))
 
 
-def verify(storage: Storage, ref: CheckpointRef) -> int:
-    """The number of bytes of a checkpoint, after every one of them has been read and proven.
-
-    Cost: memory for 32 MiB. Raises: CheckpointError that names the file and the cure.
-    """
-    headers, scratch = read_headers(storage, ref), Scratch()
-    for file, header in headers.items():
-        landing = Landing(header, _reader(storage, ref, file), scratch=scratch)
-        for run in landing.all_runs():
-            _land(ref, file, landing, run)
-    return sum(file.size_bytes for file in headers)
-
-
 def _read(
     storage: Storage,
     ref: CheckpointRef,
@@ -153,24 +124,11 @@ def _read(
         (ref, file, landing, run)
         for file in headers
         if file.name in of_file
-        for landing in [Landing(headers[file], _reader(storage, ref, file), arrays, scratch)]
+        for landing in [Landing(headers[file], reader_of(storage, ref, file), arrays, scratch)]
         for run in landing.runs(of_file[file.name])
     ]
     with ThreadPoolExecutor(NUM_READERS) as readers:
-        list(readers.map(_land, *zip(*work, strict=True)) if work else ())
-
-
-def _reader(storage: Storage, ref: CheckpointRef, file: ShardFile) -> ReadInto:
-    return partial(storage.read_into, file_path(ref, file))
-
-
-def _land(ref: CheckpointRef, file: ShardFile, landing: Landing, run: Sequence[Stretch]) -> None:
-    try:
-        landing.land(run)
-    except OSError as error:
-        raise lost(ref, file.name, error) from None
-    except CheckpointError as error:
-        raise unreadable(ref, file.name, str(error)) from None
+        list(readers.map(land, *zip(*work, strict=True)) if work else ())
 
 
 def _array(tensor: Tensor) -> Array:

@@ -74,7 +74,7 @@ def curve_of_four(cluster, cluster_place):
 def tensor_curve(cluster, cluster_place):
     """That of four workers in tp groups: a split of tensors rounds in another order than none."""
     settings = ("elastic.max_workers=4", "parallel.tp=2")
-    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=120)
+    return Curve(cluster_place, cluster, "tensor-curve", *settings, at_first=80)
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,15 @@ TINY = REPOSITORY / "examples" / "tiny.toml"
 SHORT = Path(__file__).parent / "short.toml"
 LIMIT_S = 170
 LOOK_S = 0.1  # a look may ask a controller, which costs both sides some milliseconds
-# Steps of a tenth of a second leave the processors to what is tested, and few steps to compare.
-SLOWLY = [
-    word
-    for generation in range(1, 40)
-    for word in ("--fault", f"slow@generation={generation},for=0.1,steps=100000")
-]
+
+
+def slowly(step_s=0.1):
+    """Long steps leave the processors to what is tested, and few steps to compare."""
+    faults = (f"slow@generation={number},for={step_s},steps=100000" for number in range(1, 40))
+    return [word for fault in faults for word in ("--fault", fault)]
+
+
+SLOWLY = slowly()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

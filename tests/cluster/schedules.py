@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from place import SHORT, SLOWLY, until
+from place import SHORT, slowly, until
 
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.processes import look
@@ -20,6 +20,7 @@ HOSTS, WORKERS = 2, 2
 AFTER = 3  # steps
 LIMIT_S = 120
 LOOK_S = 0.2  # a look reads the journal from its start
+STEP_S = 0.25
 LAYOUTS = {
     "dp": (),
     "tp2.dp2": ("parallel.tp=2",),
@@ -51,8 +52,9 @@ class StruckRun:
         )  # fmt: skip
         sets = [word for setting in settings for word in ("--set", setting)]
         self._process = place.start(
-            "run", SHORT, "--address", hosts.address, "--report", self._report, *sets, *SLOWLY
-        )
+            "run", SHORT, "--address", hosts.address, "--report", self._report, *sets,
+            *slowly(STEP_S),
+        )  # fmt: skip
 
     def __enter__(self):
         return self

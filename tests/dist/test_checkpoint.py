@@ -15,7 +15,8 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit, committed, prune, read_manifest
 from remesh.parallel.state.fragments import Fragment
 from remesh.parallel.state.headers import shard_digest
-from remesh.parallel.state.reading import read, verify
+from remesh.parallel.state.landing import verify
+from remesh.parallel.state.reading import read
 from remesh.parallel.state.root_manifest import (
     CheckpointRef,
     DataPosition,

@@ -17,9 +17,9 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import flat_boxes, whole
 from remesh.parallel.state.headers import header_of, sealed
-from remesh.parallel.state.landing import RUN_BYTES
+from remesh.parallel.state.landing import RUN_BYTES, verify
 from remesh.parallel.state.panels import panels
-from remesh.parallel.state.reading import read, read_boxes, read_fragments, read_into, verify
+from remesh.parallel.state.reading import read, read_boxes, read_fragments, read_into
 from remesh.parallel.state.reshard import Move
 from remesh.parallel.state.root_manifest import CheckpointRef, shard_file_name
 from remesh.parallel.state.shards import encode_fragments, write_shard

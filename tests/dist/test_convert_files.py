@@ -30,7 +30,8 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.model_config import parameter_shapes
 from remesh.parallel.state.checkpoint import commit
 from remesh.parallel.state.fragments import whole
-from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.state.landing import verify
+from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.step.engine import Engine
 
 SHAPES = parameter_shapes(MODEL)

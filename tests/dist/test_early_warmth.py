@@ -1,22 +1,28 @@
 """A warm process that is begun with its node, before there is an agent that could."""
 
+import ast
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from node_house import NODE, clear_folders, house_spec
 
 from remesh.actors.agent.fork_words import Forked, ForkSeat, Warm, heard_word, say
+from remesh.actors.cluster import warm_start
 from remesh.actors.cluster.warm_start import EARLY, begin_early, found_early
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import VaultSeat
+
+NICER = 10
 
 
 @pytest.fixture
@@ -38,8 +44,8 @@ def early(place):
     if look(pid):
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    for waiting in waiting_at(place):
-        os.kill(waiting, signal.SIGKILL)
+    for left in filter(look, waiting_at(place)):
+        os.kill(left, signal.SIGKILL)
 
 
 def waiting_at(place):
@@ -144,33 +150,73 @@ def test_one_that_is_stopped_can_be_ended_and_waited_for(spec, place, early):
         found.process.kill()  # nobody any more
 
 
+def test_it_is_nicer_than_its_node_as_long_as_nobody_has_it(early):
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, early) == min(own + NICER, 19)
+
+
 BEGUN = "from remesh.actors.cluster.warm_start import begin_early"
 TOLD = """
-import os, socket, sys
-from remesh.actors.cluster.warm_start import taken_on
+import importlib.util, os, socket, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("warm_start", sys.argv[2])
+sys.modules["warm_start"] = warm_start = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(warm_start)
+last = Path("/proc/self/oom_score_adj")
 os.setpriority(os.PRIO_PROCESS, 0, 10)
-line, file = taken_on(socket.socket(fileno=int(sys.argv[1])), os.pidfd_open(os.getppid()))
+last.write_text("900")
+node = os.pidfd_open(os.getppid())
+line, file = warm_start.taken_on(socket.socket(fileno=int(sys.argv[1])), node)
 print("to its agent", flush=True)
-found = (os.environ["OF_ITS_AGENT"], os.getpriority(os.PRIO_PROCESS, 0), sys.path[-1])
-line.send(repr((*found, os.read(file, 9))).encode())
+names = ("OF_ITS_AGENT", "OF_ITS_NODE", "OMP_NUM_THREADS")
+found = [os.environ.get(name) for name in names]
+found += [os.getpriority(os.PRIO_PROCESS, 0), last.read_text(), sys.path[-1], os.read(file, 9)]
+line.send(repr(found).encode())
 """
 
 
-def test_it_takes_on_what_it_would_have_had_from_its_agent(tmp_path, capfd):
+@contextmanager
+def told_by(place, code):
+    """A process with this code of a warm start, whose own output goes nowhere."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         number = door.fileno()
-        process = subprocess.Popen([sys.executable, "-c", TOLD, str(number)], pass_fds=[number])
-        door.bind(str(tmp_path / f"n0.warm.{process.pid}"))
+        process = subprocess.Popen(
+            [sys.executable, "-c", TOLD, str(number), code],
+            pass_fds=[number],
+            env={**os.environ, "OF_ITS_NODE": "yes"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        door.bind(f"{place}.{process.pid}")
         door.listen(1)
-    environment = {**os.environ, EARLY: str(tmp_path / "n0.warm"), "OF_ITS_AGENT": "yes"}
-    sys.path.append("/last")
-    try:
-        found = found_early(b"the spec", environment)
-    finally:
-        sys.path.remove("/last")
-    with found.line as line:
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        assert line.recv(999).decode() == repr(("yes", niceness, "/last", b"the spec"))
+    yield process
     process.wait()
+    os.kill(until_another_waits(place), signal.SIGKILL)
+
+
+def test_it_takes_on_what_it_would_have_had_from_its_agent(place, capfd):
+    own = {**os.environ, EARLY: place, "OF_ITS_AGENT": "yes", "OMP_NUM_THREADS": "7"}
+    sys.path.append("/last")
+    with told_by(place, warm_start.__file__):
+        try:
+            found = found_early(b"the spec", own)
+        finally:
+            sys.path.remove("/last")
+        with found.line as line:
+            told = ast.literal_eval(line.recv(999).decode())
+    own_last = Path("/proc/self/oom_score_adj").read_text()
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    assert told == ["yes", None, "1", niceness, own_last, "/last", b"the spec"]
     assert capfd.readouterr().out == "to its agent\n"
-    os.kill(until_another_waits(tmp_path / "n0.warm"), signal.SIGKILL)
+
+
+def test_one_of_another_remesh_ends_and_says_so_to_the_agent(place, tmp_path, capfd):
+    other = tmp_path / "other" / "warm_start.py"
+    other.parent.mkdir()
+    shutil.copy(warm_start.__file__, other)
+    with told_by(place, str(other)) as process:
+        found = found_early(b"the spec", {**os.environ, EARLY: place})
+        with found.line as line:
+            assert line.recv(9) == b""
+    assert process.returncode == 1
+    assert "another Remesh" in capfd.readouterr().err

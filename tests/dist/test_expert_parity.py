@@ -34,7 +34,6 @@ MODEL = ModelConfig(
 )
 ROUTER = RouterRates(auxiliary=0.05, z_loss=0.01, balance=0.03)
 FULL = {"capacity_factor": 0.75}
-BATCH_SIZE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +45,7 @@ class Case:
     sequence: bool = False
     schedule: str = "1f1b"
     same_bits: bool = True
+    num_leaves: int = 8
 
     @property
     def model(self):
@@ -54,7 +54,7 @@ class Case:
     @property
     def spec(self):
         return spec(
-            8,
+            self.num_leaves,
             1,
             model=self.model,
             router=ROUTER,
@@ -70,8 +70,8 @@ class Case:
 CASES = {
     "dp3 zero2": Case(layout=Layout(dp=3), zero=zero(2)),
     "dp4 hybrid": Case(layout=Layout(dp=4), zero=zero(3, group=2)),
-    "tp2": Case(layout=Layout(tp=2)),
-    "tp4 sp": Case(layout=Layout(tp=4), sequence=True),
+    "tp2": Case(layout=Layout(tp=2), num_leaves=2),
+    "tp4 sp": Case(layout=Layout(tp=4), sequence=True, num_leaves=2),
     "pp2 dp2": Case(layout=Layout(pp=2, dp=2)),
     "pp2 tp2 sp zb-h1": Case(layout=Layout(pp=2, tp=2), sequence=True, schedule="zb-h1"),
     "ep2": Case(layout=Layout(dp=2, ep=2)),
@@ -136,5 +136,6 @@ def train(seat, name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_losses_gradients_norms_and_parameters_are_those_of_one_process(pool, name):
-    outcomes = pool.run(train, CASES[name].layout.world_size, name)
-    assert_as_expected(outcomes, expected_of(CASES[name].model, BATCH_SIZE, ROUTER))
+    case = CASES[name]
+    outcomes = pool.run(train, case.layout.world_size, name)
+    assert_as_expected(outcomes, expected_of(case.model, 2 * case.num_leaves, ROUTER))

@@ -29,7 +29,8 @@ from remesh.parallel.plan.errors import CheckpointError
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
 from remesh.parallel.state.checkpoint import committed, read_manifest
-from remesh.parallel.state.reading import read_fragments, verify
+from remesh.parallel.state.landing import verify
+from remesh.parallel.state.reading import read_fragments
 from remesh.parallel.state.root_manifest import CheckpointRef, parse_name
 from remesh.parallel.step.engine import Engine
 

@@ -5,6 +5,8 @@ import http.server
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -48,6 +50,20 @@ DAMAGES = {
     "a device": device,
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
+
+
+def test_a_command_proves_a_checkpoint_without_torch(run):
+    """Loading it takes a command longer than all else that it does at the end of a run."""
+    code = (
+        "import sys; from pathlib import Path; "
+        "from remesh.actors.jobs.finishing import flaw_of; "
+        "from remesh.actors.run.folder import RunFolder; "
+        "folder = RunFolder(Path(sys.argv[1])); "
+        "print(flaw_of(folder, folder.checkpoints()[0]), 'torch' in sys.modules)"
+    )
+    folder = str(run.checkpoint(STEPS).parent)
+    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, check=True)
+    assert done.stdout.decode().split() == ["None", "False"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)

@@ -36,6 +36,19 @@ def test_the_others_begin_before_the_first_has_ended(tmp_path):
     assert done.returncode == 0
 
 
+def test_what_has_ended_is_told_while_the_first_goes_on(tmp_path):
+    there = tmp_path / "there"
+    os.mkfifo(there)
+    commands = [f"open({str(there)!r}).read()", WELL]
+    argv = [shlex.join([sys.executable, "-c", program]) for program in commands]
+    with subprocess.Popen(
+        [sys.executable, lanes.__file__, *argv], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "well\n"
+        there.write_text("")
+    assert process.returncode == 0
+
+
 def test_the_first_has_the_right_of_way():
     nice = "import os; print(os.nice(0))"
     first, second = map(int, side_by_side(nice, nice).stdout.split())

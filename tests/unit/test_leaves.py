@@ -111,6 +111,23 @@ def test_one_loss_costs_a_second_node_and_not_a_third():
         assert most_nodes(LeafTree(num_leaves=num_leaves, num_segments=max_dp), max_dp - 1) == 2
 
 
+def loads(tree, num_ranks):
+    return tuple(sum(map(len, nodes)) for nodes in deal_evenly(tree, num_ranks))
+
+
+@pytest.mark.parametrize(("num_leaves", "max_dp", "dp"), [(10, 6, 4), (13, 8, 5), (60, 8, 7)])
+def test_loads_are_even_where_that_takes_two_nodes(num_leaves, max_dp, dp):
+    """One would do, for ranks some of which have a leaf more than they need to."""
+    tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
+    assert loads(tree, dp) == leaves.leaves_each(num_leaves, dp)
+
+
+@pytest.mark.parametrize(("num_leaves", "max_dp", "dp"), [(36, 12, 7), (45, 32, 20), (48, 16, 9)])
+def test_each_rank_has_a_leaf_though_fewer_nodes_would_do_without(num_leaves, max_dp, dp):
+    tree = LeafTree(num_leaves=num_leaves, num_segments=max_dp)
+    assert min(loads(tree, dp)) > 0
+
+
 @pytest.mark.parametrize("num_segments", [1, 4, 5])
 @pytest.mark.parametrize("num_leaves", [1, 6, 11, 12, 24])
 def test_nodes_cover_their_span_in_order_and_are_few(num_leaves, num_segments):

@@ -190,7 +190,8 @@ def test_the_newest_start_has_the_newest_of_it_the_newest_generation_and_then_th
 def test_the_pure_files_of_the_model_and_of_checkpoints_need_no_torch():
     code = (
         "import sys, remesh.parallel.plan.model_config, remesh.parallel.state.fragments, "
-        "remesh.parallel.state.root_manifest, remesh.parallel.state.storage; "
+        "remesh.parallel.state.root_manifest, remesh.parallel.state.storage, "
+        "remesh.parallel.state.landing; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
