@@ -6,6 +6,7 @@ striking again when the step is computed again, and tells the controller when a 
 
 import math
 import os
+import select
 import signal
 import subprocess
 import time
@@ -61,6 +62,8 @@ class Faults:
                 _end_session()
             case "freeze":
                 _stop_for(fault.for_s)
+            case "hang":
+                _hang_for(fault.for_s)
             case "slow":
                 self._pace.slow(fault.times, fault.steps, fault.for_s)
             case "disconnect":
@@ -160,6 +163,14 @@ def _stop_for(for_s: float | None) -> None:
         words = ["sh", "-c", 'sleep "$0" && kill -CONT "$1"', str(for_s), str(me)]
         subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
     os.kill(me, signal.SIGSTOP)
+
+
+def _hang_for(for_s: float | None) -> None:
+    """In a read of a pipe into which nobody writes: no stop, and no wait that a fence could end."""
+    reader, writer = os.pipe()
+    select.select([reader], [], [], for_s)
+    os.close(reader)
+    os.close(writer)
 
 
 def _end_session() -> None:

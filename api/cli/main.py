@@ -129,7 +129,7 @@ def run(  # noqa: PLR0913 - each parameter is an option of the command
         typer.Option(
             metavar="KIND@PLACE",
             help="Strike once, at step=, generation=, rank= and operation=: "
-            "kill, freeze, slow, disconnect, disk-full, storage-stands-still, kill-node, "
+            "kill, freeze, hang, slow, disconnect, disk-full, storage-stands-still, kill-node, "
             "kill-controller, standstill.",
         ),
     ] = None,

@@ -33,6 +33,10 @@ KINDS: Mapping[str, FaultKind] = {
         says="the rank's process stops, and goes on after `for` seconds, if that is given",
         takes=OF_A_RANK | {"for"},
     ),
+    "hang": FaultKind(
+        says="the rank waits for what never comes, or for `for` seconds, while its process lives",
+        takes=OF_A_RANK | {"for"},
+    ),
     "slow": FaultKind(
         says="`steps` steps (1) take the rank `times` as long (2), or `for` seconds longer",
         takes=OF_A_RANK | {"times", "for", "steps"},

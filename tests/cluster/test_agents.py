@@ -13,10 +13,13 @@ from curve import assert_whole
 from place import SHORT, Place, until
 
 from remesh.actors.cluster.local_cluster import LocalCluster
+from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.processes import look
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.status import read_events
+from remesh.orchestrator.control.journal import read
+from remesh.orchestrator.control.words.events import WorkerLost, WorkerStuck
 
 STOPPED = 130
 LOW = "its node ran low on memory"
@@ -183,3 +186,23 @@ def lives(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_rank_that_hangs_within_a_step_is_found_behind_those_that_wait_for_it(
+    cluster, cluster_place, curve
+):
+    """Neither stopped nor dead: it reads from a pipe into which nobody writes, and beats on."""
+    folder = cluster_place.root / "runs" / "hangs"
+    outcome = cluster_place.run(
+        SHORT, "--address", cluster.address, "--set", f"checkpoint.dir={folder}",
+        "--fault", "hang@step=12,rank=1,operation=backward",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err + outcome.out
+    curve.assert_same_bits(outcome.report)
+    events = [event for start in read_history(folder).starts for event, _ in read(start.lines)]
+    told = {event.worker: event for event in events if isinstance(event, WorkerStuck)}
+    lowest = min((one.step, one.operation) for one in told.values())
+    [behind] = [one.worker for one in told.values() if (one.step, one.operation) == lowest]
+    assert (len(told), lowest[0]) == (3, 11)
+    assert all(one.at_rest for one in told.values())  # early, and not when its time was up
+    assert [event.worker for event in events if isinstance(event, WorkerLost)] == [behind]

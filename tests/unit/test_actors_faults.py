@@ -3,6 +3,7 @@ import os
 import signal
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,20 @@ def test_a_frozen_process_goes_on_when_its_time_is_over_and_only_then(storage):
         os._exit(7)
     assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_rank_that_hangs_lives_on_and_comes_back_if_it_was_given_a_time(storage):
+    pid = os.fork()
+    if pid == 0:
+        faults_of(spec_of("hang@step=3,rank=2"), storage).fire(moment(3))
+        os._exit(7)
+    assert soon(lambda: storage.list("faults/"))
+    assert os.waitpid(pid, os.WNOHANG | os.WUNTRACED) == (0, 0)
+    os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    briefly = replace(spec_of("hang@step=4,rank=2,for=0.01"), run="cd34")
+    faults_of(briefly, storage).fire(moment(4))
+    assert len(storage.list("faults/")) == 2
 
 
 def test_a_slow_rank_waits_for_as_many_steps_as_were_asked_for():
