@@ -20,7 +20,7 @@ def this_machine(job: Job) -> Machine:
     folder = None if url and is_url(url) else Path(url or job.run_dir)
     return Machine(
         processors=len(os.sched_getaffinity(0)),
-        free_bytes=_free_memory(),
+        free_bytes=free_memory(),
         disk_bytes=None if folder is None else _free_disk(folder),
         shared_bytes=_free_disk(_SHARED),
     )
@@ -43,7 +43,7 @@ def check_metrics_host(job: Job) -> None:
             ) from None
 
 
-def _free_memory() -> int | None:
+def free_memory() -> int | None:
     """What the kernel can give away, or the container may still take, whichever is less."""
     found = [free for free in (_available(), _left_to_group()) if free is not None]
     return min(found, default=None)

@@ -14,6 +14,7 @@ from remesh.actors.storage.file_storage import LocalStorage
 from remesh.actors.storage.storage_url import open_storage
 from remesh.actors.storage.struck_storage import StruckStorage
 from remesh.actors.worker.course import Course, engine_spec
+from remesh.actors.worker.laying_out import room_for
 from remesh.actors.worker.ordered_faults import Faults
 from remesh.actors.worker.snapshot_taker import SnapshotTaker
 from remesh.actors.worker.tools import TrainerParts
@@ -37,7 +38,8 @@ def build_trainer(
     url = spec.job.checkpoint.url
     storage = StruckStorage(open_storage(url or spec.folder))
     check_shared(storage, url or spec.folder, (spec.incarnation, spec.run), _SHARED_S)
-    engine, stream = Engine(engine_spec(spec.job)), _open_stream(spec.job)
+    room = room_for(spec.job)
+    engine, stream = Engine(engine_spec(spec.job), room=room), _open_stream(spec.job)
     warm_up(engine.spec)
     return Trainer(
         TrainerParts(
@@ -66,6 +68,7 @@ def build_trainer(
             ),
             post=post,
             strict_groups=os.environ.get("REMESH_STRICT_GROUPS") == "1",
+            room=room,
         )
     )
 

@@ -16,6 +16,7 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.groups.rendezvous import Rendezvous
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.pages.state_room import StateRoom
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.step_result import StepResult
@@ -86,7 +87,8 @@ class Strikes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParts:
-    """Each is ready for use. `start` is the claim of this start of the run.
+    """Each is ready for use. `start` is the claim of this start of the run. The engine's `room` is
+    laid out while the worker waits for its first mesh.
 
     `strict_groups` is whether groups on CPUs are to have the manners of a device's.
     """
@@ -105,3 +107,4 @@ class TrainerParts:
     post: Callable[[Event], object]
     form_mesh: FormMesh = Mesh.form
     strict_groups: bool = False
+    room: StateRoom | None = None

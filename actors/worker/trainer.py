@@ -8,10 +8,12 @@ trainer thread, one duty after the other.
 
 import queue
 import threading
+from functools import partial
 from typing import NoReturn
 
 from remesh.actors.orders import FormOrder, VaultOrder
 from remesh.actors.worker.hands import Hands, OwnDuty
+from remesh.actors.worker.laying_out import lay_out
 from remesh.actors.worker.saver import Saver
 from remesh.actors.worker.tools import TrainerParts
 from remesh.orchestrator.worker import duties as do
@@ -19,6 +21,7 @@ from remesh.orchestrator.worker import heard
 from remesh.orchestrator.worker.reports import Reports
 from remesh.orchestrator.worker.seat import Seat
 from remesh.parallel.groups.fence import GenerationFence
+from remesh.parallel.threads import heard_thread
 
 
 class Trainer:
@@ -46,6 +49,8 @@ class Trainer:
 
     def form(self, order: FormOrder) -> None:
         """To be a rank of a mesh, which ends any that it is in."""
+        if self._parts.room:
+            self._parts.room.stop()
         with self._deciding:
             self._orders.setdefault(order.generation, order)
         self._hear(
@@ -75,6 +80,8 @@ class Trainer:
 
     def run(self) -> NoReturn:
         """Raises: whatever ends the worker, with nothing left of the mesh that it was in."""
+        if self._parts.room:
+            heard_thread(partial(lay_out, self._parts.room), name="room").start()
         try:
             while True:
                 self._carry_out(self._duties.get())

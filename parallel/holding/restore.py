@@ -19,6 +19,7 @@ from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.exchange import ROUND_BYTES, StateExchange
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource, read_slot
+from remesh.parallel.optim.optimizer import StateMemory
 from remesh.parallel.plan.cut import Held
 
 
@@ -63,7 +64,7 @@ def _read(slot: SlotSource, target: ShardState, group: Group) -> ShardState:
     """
     state = target
     if slot.held != target.held:
-        state = ShardState(target.spec, slot.held, group.device)
+        state = ShardState(target.spec, slot.held, StateMemory(device=group.device))
     read_slot(slot, dict(state.fragments()))
     return state
 

@@ -18,7 +18,7 @@ from remesh.parallel.holding.own_buckets import (
 )
 from remesh.parallel.holding.owned import owned_fragments
 from remesh.parallel.model.initial import InitialValues
-from remesh.parallel.optim.optimizer import MasterShard
+from remesh.parallel.optim.optimizer import MasterShard, StateMemory
 from remesh.parallel.optim.slots import SlotSpec
 from remesh.parallel.plan.buckets import Bucket
 from remesh.parallel.plan.cut import Held
@@ -39,7 +39,7 @@ class ShardState:
     counts and writes.
     """
 
-    def __init__(self, spec: EngineSpec, held: Held, device: torch.device) -> None:
+    def __init__(self, spec: EngineSpec, held: Held, memory: StateMemory) -> None:
         self.spec = spec
         self.held = held
         cut = held.cut
@@ -65,7 +65,7 @@ class ShardState:
             for bucket in self.buckets
         )
         self.shards = tuple(
-            _shard(spec, bucket, pieces, self._number(bucket), device)
+            _shard(spec, bucket, pieces, self._number(bucket), memory)
             for bucket, pieces in zip(self.buckets, self.pieces, strict=True)
         )
         self.num_updates = torch.zeros(1, dtype=torch.int64)
@@ -178,10 +178,10 @@ def whole_state(
 
 
 def _shard(
-    spec: EngineSpec, bucket: Bucket, pieces: Pieces, shard: int, device: torch.device
+    spec: EngineSpec, bucket: Bucket, pieces: Pieces, shard: int, memory: StateMemory
 ) -> MasterShard:
     first = shard * pieces.shard_size
     num_decayed = min(max(bucket.plan.num_decayed - first, 0), pieces.shard_size)
     return MasterShard.zeros(
-        pieces.shard_size, num_decayed, spec.optimizer.slots, spec.precision.master, device
+        pieces.shard_size, num_decayed, spec.optimizer.slots, spec.precision.master, memory
     )

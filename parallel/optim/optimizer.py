@@ -9,6 +9,7 @@ from torch import Tensor
 
 from remesh.parallel.optim.slots import SlotSpec
 from remesh.parallel.pages.large_pages import untouched
+from remesh.parallel.pages.state_room import StateRoom
 
 _UNTOUCHED_BYTES = 2**20  # from which on memory is the kernel's own zeros
 
@@ -30,12 +31,12 @@ class MasterShard:
         num_decayed: int,
         slots: Sequence[SlotSpec],
         dtype: torch.dtype,
-        device: torch.device,
+        memory: "StateMemory",
     ) -> "MasterShard":
         return MasterShard(
-            values=_zeros(size, dtype, device),
+            values=memory.zeros(size, dtype),
             slots={
-                slot.name: _zeros(size, getattr(torch, slot.dtype) if slot.dtype else dtype, device)
+                slot.name: memory.zeros(size, getattr(torch, slot.dtype) if slot.dtype else dtype)
                 for slot in slots
             },
             num_decayed=num_decayed,
@@ -47,14 +48,24 @@ class MasterShard:
         return (self.values, *self.slots.values())
 
 
-def _zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """On the CPU without a write: a page is made when somebody fills it, which several threads do
-    at once where a state is read, and a rank that joins waits for none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMemory:
+    """Where the memory of a state comes from: out of a room that is laid out already, if there is
+    one, else from the system.
     """
-    num_bytes = size * dtype.itemsize
-    if device.type != "cpu" or num_bytes < _UNTOUCHED_BYTES:
-        return torch.zeros(size, dtype=dtype, device=device)
-    return torch.frombuffer(untouched(num_bytes), dtype=dtype)
+
+    device: torch.device
+    room: StateRoom | None = None
+
+    def zeros(self, size: int, dtype: torch.dtype) -> Tensor:
+        """On the CPU without a write: a page is made when somebody fills it, which several threads
+        do at once where a state is read.
+        """
+        num_bytes = size * dtype.itemsize
+        if self.device.type != "cpu" or num_bytes < _UNTOUCHED_BYTES:
+            return torch.zeros(size, dtype=dtype, device=self.device)
+        taken = self.room.take(num_bytes) if self.room else None
+        return torch.frombuffer(taken or untouched(num_bytes), dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The state of a rank from mesh to mesh, and the steps that change it, by whatever schedule."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,6 +11,9 @@ from remesh.parallel.holding.exchange import ROUND_BYTES
 from remesh.parallel.holding.restore import share_state
 from remesh.parallel.holding.shard_state import Holding, ShardState
 from remesh.parallel.holding.slot_source import SlotSource
+from remesh.parallel.optim.optimizer import StateMemory
+from remesh.parallel.pages.state_room import StateRoom
+from remesh.parallel.plan.cut import Held
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.plan.schedules.operations import Step
 from remesh.parallel.plan.step_result import RankPhase, StepResult
@@ -24,13 +28,17 @@ from remesh.parallel.step.work import Work
 class Engine:
     """One rank's share of model and optimizer. `at_step` is None while it holds no whole state.
 
-    `form` comes first, and again in every new mesh.
+    `form` comes first, and again in every new mesh. The first state lies in the `room`, as far as
+    that goes.
     """
 
-    def __init__(self, spec: EngineSpec, device: torch.device | None = None) -> None:
+    def __init__(
+        self, spec: EngineSpec, device: torch.device | None = None, room: StateRoom | None = None
+    ) -> None:
         self.spec = spec
         self.at_step: int | None = None
-        self._device = device or torch.device("cpu")
+        self._memory = StateMemory(device=device or torch.device("cpu"))
+        self._room = room
         self._state: ShardState | None = None
         self._assembly: Assembly | None = None
         self._order = StepOrder()
@@ -54,7 +62,7 @@ class Engine:
         held = cut.held_by(mesh.layout, mesh.world.rank)
         if self._state is None or self._state.held != held:
             self.at_step = None
-            self._state = ShardState(self.spec, held, self._device)
+            self._state = self._laid_out(held)
         self._assemble(mesh)
 
     def reset(self) -> None:
@@ -108,7 +116,7 @@ class Engine:
         """
         if self.at_step is None:
             return self.shard_state
-        return ShardState(self.spec, self.shard_state.held, self._device)
+        return ShardState(self.spec, self.shard_state.held, self._memory)
 
     def adopt(self, state: ShardState, at_step: int) -> None:
         """Takes over what `landing` gave, which is the state at this step now."""
@@ -168,6 +176,16 @@ class Engine:
         Between steps there are no gradients, but spare memory for those of the next one.
         """
         return {**self.shard_state.held_bytes(), **self.assembly.held_bytes()}
+
+    def _laid_out(self, held: Held) -> ShardState:
+        """In the room, the first time."""
+        room, self._room = self._room, None
+        if room is None:
+            return ShardState(self.spec, held, self._memory)
+        try:
+            return ShardState(self.spec, held, replace(self._memory, room=room))
+        finally:
+            room.close()
 
     def _assemble(self, mesh: Mesh) -> None:
         self._assembly = Assembly(self.spec, self.shard_state, mesh, self._order)

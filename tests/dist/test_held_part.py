@@ -9,6 +9,7 @@ from small_engine import spec, zero
 
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.holding.written_part import held_part
+from remesh.parallel.optim.optimizer import StateMemory
 from remesh.parallel.plan.cut import Cut
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.state.fragments import cover_problems
@@ -42,7 +43,9 @@ def test_one_rank_of_each_place_writes_all_of_the_state_between_them(layout, sha
         held.setdefault(one.place[0], one)
     counts = {one.place[1] for one in held.values()}
     assert counts == {len(held)}
-    states = [ShardState(job, one, torch.device("cpu")) for one in held.values()]
+    states = [
+        ShardState(job, one, StateMemory(device=torch.device("cpu"))) for one in held.values()
+    ]
     written = [fragment for state in states for fragment, _ in held_part(state)]
     assert cover_problems(written) == ()
     names = {fragment.name for state in states for fragment, _ in state.fragments()}

@@ -19,14 +19,15 @@ from remesh.parallel.optim.clip import (
     units_of,
 )
 from remesh.parallel.optim.lr import LrCurve, lr_at
-from remesh.parallel.optim.optimizer import MasterShard, Rates
+from remesh.parallel.optim.optimizer import MasterShard, Rates, StateMemory
 from remesh.parallel.plan.buckets import plan_flat
 
+CPU = StateMemory(device=torch.device("cpu"))
 SHAPES = {"a.weight": (3, 5), "norm.weight": (7,), "b.weight": (4, 4), "b.bias": (4,)}
 
 
 def zeros(size, num_decayed):
-    return MasterShard.zeros(size, num_decayed, AdamW.slots, torch.float32, torch.device("cpu"))
+    return MasterShard.zeros(size, num_decayed, AdamW.slots, torch.float32, CPU)
 
 
 def shard_of(plan, values=None):

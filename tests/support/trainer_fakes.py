@@ -235,10 +235,26 @@ class Alone:
         return SimpleNamespace(wait=lambda: self._log.append(("gone", self._mesh.world.generation)))
 
 
+class Room:
+    """One whose laying out goes on until it is stopped. `left` is set when it is over."""
+
+    def __init__(self):
+        self.begun, self.left = threading.Event(), threading.Event()
+        self._stopped = threading.Event()
+
+    def lay_out(self):
+        self.begun.set()
+        assert self._stopped.wait(PATIENCE_S)
+        self.left.set()
+
+    def stop(self):
+        self._stopped.set()
+
+
 class Workbench:
     """A trainer in its thread, and all around it. `log` has what was said and done, in order."""
 
-    def __init__(self, *, steps=3, every=100, strict_groups=False):
+    def __init__(self, *, steps=3, every=100, strict_groups=False, room=None):
         self.log = []
         self.met_at = []
         self.engine, self.storage, self.stream = Engine(), Storage(), Stream()
@@ -266,6 +282,7 @@ class Workbench:
                 post=self.log.append,
                 form_mesh=self._form,
                 strict_groups=strict_groups,
+                room=room,
             )
         )
         self.ended = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from remesh.parallel.optim.adamw import AdamW
-from remesh.parallel.optim.optimizer import MasterShard
+from remesh.parallel.optim.optimizer import MasterShard, StateMemory
 from remesh.parallel.pages.large_pages import untouched
 
 SIZE_BYTES = 2**26
@@ -44,7 +44,7 @@ def test_a_state_is_filled_in_large_pages_and_not_before():
                 num_decayed=0,
                 slots=AdamW().slots,
                 dtype=torch.float32,
-                device=torch.device("cpu"),
+                memory=StateMemory(device=torch.device("cpu")),
             )
         )
 

@@ -14,13 +14,14 @@ from remesh.parallel.holding.own_moves import OwnMoves
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.optim.adamw import AdamW
 from remesh.parallel.optim.lr import LrCurve
+from remesh.parallel.optim.optimizer import StateMemory
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.plan.model_config import ModelConfig
 from remesh.parallel.plan.pipeline import Pipeline
 from remesh.parallel.spec import EngineSpec
 from remesh.parallel.state.reshard import ReshardError
 
-META = torch.device("meta")
+META = StateMemory(device=torch.device("meta"))
 DENSE = ModelConfig(
     num_layers=4,
     width=16,

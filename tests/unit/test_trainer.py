@@ -3,8 +3,8 @@
 import socket
 
 import pytest
-from trainer_fakes import Workbench
-from waiting import soon
+from trainer_fakes import Room, Workbench
+from waiting import PATIENCE_S, soon
 
 from remesh.actors.orders import SlotOrder, VaultOrder
 from remesh.data.data_error import DataError
@@ -61,6 +61,16 @@ def test_it_computes_by_the_schedule_and_the_pipeline_of_its_mesh():
     bench.form(rung=rung)
     bench.heard(WorkerParked)
     assert bench.engine.formed == ((5, 3), "interleaved", pipeline)
+
+
+def test_it_lays_out_memory_until_it_is_called():
+    room = Room()
+    bench = Workbench(steps=1, every=1, room=room)
+    assert room.begun.wait(PATIENCE_S)
+    assert not room.left.is_set()
+    bench.form()
+    assert room.left.wait(PATIENCE_S)
+    bench.heard(WorkerParked)
 
 
 def test_its_groups_are_as_strict_as_its_node_says():
