@@ -38,6 +38,7 @@ HEALTH = {
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
 }
+UNTOLD = {"RAY_task_events_report_interval_ms": "0"}  # nobody asks Ray what its tasks did when
 
 
 class LocalCluster:
@@ -137,7 +138,7 @@ class LocalCluster:
 
     def environment(self) -> dict[str, str]:
         """What a client needs beside the address."""
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, **UNTOLD}
 
     def close(self) -> None:
         """End every process of the cluster; returns when they are gone."""
@@ -202,6 +203,7 @@ class LocalCluster:
 
     def _node_environment(self, index: int) -> dict[str, str]:
         quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_MEMORY_MONITOR": "1"}
+        quiet["RAY_memory_monitor_refresh_ms"] = "0"
         # Ray would serve its metrics at a port of every address, without a token.
         quiet["RAY_enable_metrics_collection"] = "false"
         if self.job_server is None:

@@ -4,10 +4,10 @@ A call that nobody waits for any more goes on by itself: what it works on must b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from remesh.actors.orders import SlotOrder
 from remesh.actors.vault.slot_reader import VaultReader, reading
@@ -27,10 +27,17 @@ class Errands:
     def __init__(self, name: str, fence: GenerationFence) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._fence = fence
+        self._newest: Future[Any] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is under way, left behind or not."""
+        return self._newest is None or self._newest.done()
 
     def run(self, generation: int, call: Callable[[], T]) -> T:
         """Raises: Cancelled once the generation is over; what `call` raises."""
         outcome = self._thread.submit(call)
+        self._newest = outcome
         try:
             self._fence.wait(generation, outcome)
         finally:

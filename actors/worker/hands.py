@@ -269,11 +269,17 @@ class Hands:
         self._fire(step, type(operation).__name__.lower())
 
     def _fill(self, step: int, first: int, out: TokenBuffer) -> SampleSums:
-        """Into memory of its own: what is left behind may be read when another step uses `out`."""
+        """What has to be read from a disk comes by an errand, into memory of its own: what is left
+        behind may be read when another step uses `out`.
+        """
+        stream = self._parts.stream
+        digest = stream.fill_at_once(step, first, out) if self._feeding.is_idle else None
+        if digest is not None:
+            return digest.high, digest.low, digest.count
 
         def fill() -> tuple[StepDigest, TokenBuffer]:
             own = out.copy()
-            return self._parts.stream.fill(step, first, own), own
+            return stream.fill(step, first, own), own
 
         self._parts.stamps[Field.PHASE] = RankPhase.AT  # slow data is not a hung step
         digest, own = self._feeding.run(self.order.generation, fill)

@@ -51,6 +51,7 @@ class Feeds(Protocol):
     """The stream of samples."""
 
     def fill(self, step: int, first: int, out: TokenBuffer) -> StepDigest: ...
+    def fill_at_once(self, step: int, first: int, out: TokenBuffer) -> StepDigest | None: ...
 
 
 class Turns(Protocol):

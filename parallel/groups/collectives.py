@@ -92,12 +92,26 @@ def gather_bytes(group: Group, message: bytes) -> list[bytes]:
 
 def all_told(group: Group, row: Tensor) -> Tensor:
     """The rows of all ranks, (ranks, row): few numbers, by one message from each rank to each."""
-    rows = row.new_empty(group.size, len(row))
     if row.is_cuda:
+        rows = row.new_empty(group.size, len(row))
         start_all_gather(group, rows.view(-1), row).wait()
-    else:
-        sizes = [len(row)] * group.size
-        start_all_to_all(group, rows.view(-1), row.repeat(group.size), sizes, sizes).wait()
+        return rows
+    numbers = row.tolist()
+    return torch.tensor(told_numbers(group, numbers, row.nbytes * (group.size - 1)))
+
+
+def told_numbers(group: Group, numbers: Sequence[int], sent_bytes: int) -> list[list[int]]:
+    """What each rank says, as many integers: by the group's lines if it has any.
+
+    `sent_bytes` count as what this rank sends.
+    """
+    if group.can_tell(len(numbers)):
+        return group.tell(numbers, sent_bytes)
+    said = torch.tensor(numbers, dtype=torch.int64).repeat(group.size)
+    heard = torch.empty_like(said)
+    sizes = [len(numbers)] * group.size
+    group.start(lambda pg: pg.alltoall_base(heard, said, sizes, sizes), sent_bytes).wait()
+    rows: list[list[int]] = heard.view(group.size, -1).tolist()
     return rows
 
 

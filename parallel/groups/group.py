@@ -18,6 +18,7 @@ from typing import Protocol
 import torch
 from torch import distributed as dist
 
+from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines
 from remesh.parallel.groups.fence import GenerationFence
 from remesh.parallel.groups.forming import Formed, Forming, reason
 from remesh.parallel.groups.rendezvous import Rendezvous
@@ -54,6 +55,8 @@ class Group:
         self._parts = parts
         self._key = key
         self._end = parts.end if parts else None
+        self._lines: ShortLines | None = None
+        self._lines_key: object = None
 
     @staticmethod
     def form(
@@ -103,9 +106,44 @@ class Group:
         """Starts an operation and waits for it. Raises: as `Operation.wait`."""
         self.start(begin, sent_bytes).wait()
 
+    def connect(self, pids: Sequence[int], gather: Callable[[bytes], Sequence[bytes]]) -> None:
+        """Have lines beside the group for few numbers, if its ranks, processes `pids` of one host,
+        can have some. All of them call it.
+
+        Raises: as `form`, and what `gather` raises.
+        """
+        lines = ShortLines.form(gather, self.rank, pids)
+        if lines is None:
+            return
+        try:
+            self._lines_key = self.fence.guard(self.generation, lines.end)
+        except Cancelled:
+            lines.close()
+            raise
+        self._lines = lines
+
+    def can_tell(self, num_numbers: int) -> bool:
+        return self._lines is not None and num_numbers <= MOST_NUMBERS
+
+    def tell(self, numbers: Sequence[int], sent_bytes: int) -> list[list[int]]:
+        """What each rank says, as many numbers, by lines. Raises: as `Operation.wait`."""
+        self.check()
+        if self._lines is None:
+            raise GroupError(f"the group of generation {self.generation} has no lines")
+        try:
+            rows = self._lines.told(numbers)
+        except OSError as error:
+            failure = f"a line of the group has ended: {error}"
+        else:
+            self.bytes_sent += sent_bytes
+            return rows
+        raise self._failed(failure)
+
     def end(self) -> None:
         """Ends every operation of this group, here and at the neighbours. From any thread."""
-        end = self._end
+        end, lines = self._end, self._lines
+        if lines is not None:
+            lines.end()
         if end is not None:
             end()
 
@@ -116,6 +154,10 @@ class Group:
     def _let_go(self) -> Formed | None:
         """What is left to drop of a group that has ended."""
         parts, self._parts = self._parts, None
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            self.fence.release(self._lines_key)
+            lines.close()
         if parts is not None:
             self.fence.release(self._key)
             self._end = None  # its address may be another group's from now on

@@ -156,6 +156,8 @@ class _Builder:
             ring=self._ring(layout.neighbours(rank, "cp")),
         )
         pages = self._pages(mesh.data)
+        if pages is not None:
+            mesh.data.connect(pages.pids, partial(gather_bytes, mesh.data))
         alike = pages and pages.of(slice(position % layout.ep, None, layout.ep))
         return replace(mesh, pages=pages, expert_pages=alike)
 

@@ -34,7 +34,7 @@ class SharedPages:
     """The memory of the ranks of one group, by their process ids."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = pids
+        self.pids = pids
         self._mapped: dict[tuple[int, int], tuple[int, mmap.mmap]] = {}
 
     @staticmethod
@@ -56,7 +56,7 @@ class SharedPages:
 
     def of(self, ranks: slice) -> "SharedPages":
         """Of some of the ranks, as a group of their own."""
-        return SharedPages(self._pids[ranks])
+        return SharedPages(self.pids[ranks])
 
     def view(self, rank: int, place: PagePlace, size: int, dtype: torch.dtype) -> Tensor:
         """Elements of another rank's buffer, to be read. Raises: GroupError if there are none."""
@@ -82,7 +82,7 @@ class SharedPages:
         return True
 
     def _map(self, rank: int, place: PagePlace) -> mmap.mmap:
-        path = f"/proc/{self._pids[rank]}/fd/{place.descriptor}"
+        path = f"/proc/{self.pids[rank]}/fd/{place.descriptor}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:

@@ -8,6 +8,7 @@ import torch
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.holding.shard_state import ShardState
 from remesh.parallel.model.maths import Maths, Whole
+from remesh.parallel.model.model_blocks import shared_parameters
 from remesh.parallel.model.transformer import Transformer
 from remesh.parallel.pages.own_pages import OwnPages
 from remesh.parallel.plan.buckets import Bucket, plan_visits, take_turns
@@ -59,7 +60,12 @@ class Assembly:
         self.workspace = Workspace(state.shards[0].values.device)
         own_pages = OwnPages()
         self._shown = Workspace(self.workspace.device, own_pages)
-        self._meetings = _meetings(mesh, own_pages, streams=self.dealing.in_rounds)
+        self.parted = state.parted_buckets()
+        self.partial = state.partial_spans()
+        changes = bool(self.parted or self.partial or shared_parameters(spec.model))
+        self._meetings = (
+            (None, None) if self.dealing.in_rounds else _meetings(mesh, own_pages, changes=changes)
+        )
         self._lanes = [self._lane(bucket) for bucket in state.buckets]
         self.turns = TakingTurns()
         maths = _maths(spec, mesh, self.turns)
@@ -90,8 +96,6 @@ class Assembly:
         }
         self.border_shape = self._border_shape()
         self.norm = GradientNorm(state, mesh, exact=spec.same_bits)
-        self.parted = state.parted_buckets()
-        self.partial = state.partial_spans()
         self.tokens: TokenBuffer = np.empty(
             (spec.microbatch, spec.model.seq_len + 1), dtype=np.uint16
         )
@@ -164,16 +168,17 @@ class Assembly:
 
 
 def _meetings(
-    mesh: Mesh, own: OwnPages, *, streams: bool
+    mesh: Mesh, own: OwnPages, *, changes: bool
 ) -> tuple[SumMeeting | None, SumMeeting | None]:
     """Of the ranks with the same parameters, and of those with the same experts.
 
-    Ranks that exchange every leaf keep none that others could read.
+    Ranks that exchange every leaf have none: they keep nothing that others could read.
     """
-    if streams or mesh.pages is None or mesh.expert_pages is None:
+    if mesh.pages is None or mesh.expert_pages is None:
         return None, None
-    dense = SumMeeting(mesh.data, mesh.replica, mesh.pages, own)
-    return dense, SumMeeting(mesh.expert_data, mesh.expert_replica, mesh.expert_pages, own)
+    dense = SumMeeting(mesh.data, mesh.replica, mesh.pages, own, changes=changes)
+    experts = mesh.expert_data, mesh.expert_replica, mesh.expert_pages
+    return dense, SumMeeting(*experts, own, changes=changes)
 
 
 def _maths(spec: EngineSpec, mesh: Mesh, turns: TakingTurns) -> Maths:

@@ -2,21 +2,21 @@
 
 A rank adds up its piece of all nodes out of the memory of those that have them, in the tree's
 order, and puts it where that piece of its own first node was; then all say that their pieces are
-there, copy them, and say that they have. Three small messages to each other rank, however many
-buckets there are, and they are waited for as any others: so what ends a group ends this too. What
-lost: a message for each bucket beside backward, which costs more than it hides, as the sums are
-this process's own work here; and counters in the shared memory, with which a rank would have to
-find out by itself that another one is dead.
+there, and copy them. Who changes its sum before the vote of the step says once more that it has
+copied. Two or three small messages to each other rank, however many buckets there are, and they
+are waited for as any others: so what ends a group ends this too. What lost: a message for each
+bucket beside backward, which costs more than it hides, as the sums are this process's own work
+here; and counters in the shared memory, with which a rank would have to find out by itself that
+another one is dead.
 
-The nodes, which nobody reads after the first two, may be overwritten after a vote of all ranks,
-which ends each step: so it is where nothing is gathered.
+The nodes and the sum may be overwritten after a vote of all ranks, which ends each step: by then
+all have copied.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-
+from remesh.parallel.groups.collectives import told_numbers
 from remesh.parallel.groups.group import Group
 from remesh.parallel.pages.own_pages import OwnPages
 from remesh.parallel.pages.shared_pages import SharedPages
@@ -44,11 +44,21 @@ class MeetingPart(Protocol):
 class SumMeeting:
     """Of the ranks of `data`, of which those of `replica` own the same shard, for all their lanes.
 
-    Their nodes lie in `own` pages, and those of the others in `shared` ones.
+    Their nodes lie in `own` pages, and those of the others in `shared` ones. `changes`: they change
+    their sums before they vote.
     """
 
-    def __init__(self, data: Group, replica: Group, shared: SharedPages, own: OwnPages) -> None:
+    def __init__(
+        self,
+        data: Group,
+        replica: Group,
+        shared: SharedPages,
+        own: OwnPages,
+        *,
+        changes: bool = True,
+    ) -> None:
         self.shared = shared
+        self._changes = changes
         self.own = own
         self._data = data
         self._replica = replica
@@ -75,7 +85,8 @@ class SumMeeting:
             _tell(self._replica, [0], sum(reader.piece_bytes for reader in self._readers))
             for reader in self._readers:
                 reader.gather()
-            _tell(self._replica, [0], 0)  # that what it has shown is its own again
+            if self._changes:
+                _tell(self._replica, [0], 0)  # that what it has shown is its own again
 
     def clear(self) -> None:
         """Ends the step, after a vote."""
@@ -86,12 +97,4 @@ def _tell(group: Group, numbers: Sequence[int], shown_bytes: int) -> list[list[i
     """What each rank says, as many numbers. `shown_bytes` are what each of the others may read."""
     if group.size == 1:
         return [list(numbers)]
-    said = torch.tensor(numbers, dtype=torch.int64).repeat(group.size)
-    heard = torch.empty_like(said)
-    sizes = [len(numbers)] * group.size
-    group.run(
-        lambda process_group: process_group.alltoall_base(heard, said, sizes, sizes),
-        shown_bytes * (group.size - 1),
-    )
-    rows: list[list[int]] = heard.view(group.size, -1).tolist()
-    return rows
+    return told_numbers(group, numbers, shown_bytes * (group.size - 1))

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_engine import filler, formed, spec, started, work_of, zero
+from small_engine import MODEL, filler, formed, spec, started, work_of, zero
 
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.plan.layout import Layout
@@ -23,6 +23,10 @@ class Counted:
     def start(self, *operation):
         self.count += 1
         return self.group.start(*operation)
+
+    def tell(self, *told):
+        self.count += 1
+        return self.group.tell(*told)
 
     def __getattr__(self, name):
         return getattr(self.group, name)
@@ -63,6 +67,30 @@ def test_a_step_has_one_message_of_all_for_loss_norm_and_the_step_that_is_safe(p
     assert found == [found[0]] * layout.world_size
     assert [count for count, _, _ in found[0]] == [2, 1, 1]
     assert [stable for _, stable, _ in found[0]] == [0, 1, 2]
+
+
+def all_messages(seat, tied):
+    """Of each step in any name, of ranks that are all replicas and read each other's memory."""
+    small = replace(MODEL, tied=tied)
+    mesh, engine = formed(seat, Layout(dp=seat.size), spec(4, 2, model=small))
+    world = Counted(mesh.world)
+    assert mesh.data is mesh.replica is mesh.world
+    counted = replace(mesh, world=world, data=world, replica=world)
+    engine.form(counted)
+    told = []
+    for step in (1, 2, 3):
+        before = world.count
+        engine.step(step, work_of(counted, step))
+        told.append(world.count - before)
+    mesh.close()
+    return told
+
+
+@pytest.mark.parametrize(("tied", "expected"), [(False, 3), (True, 4)])
+def test_a_step_of_replicas_has_three_messages_and_one_more_of_a_tied_model(pool, tied, expected):
+    """Where nodes lie, that pieces are there, the vote; and that a sum may be changed before it."""
+    for found in pool.run(all_messages, 3, tied):
+        assert found[1:] == [expected] * 2
 
 
 def norms(seat, layout, scales):

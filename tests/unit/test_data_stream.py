@@ -294,6 +294,46 @@ def expected_row_of_block(number):
     return int(rows[rows // 1024 == number][0]) % 1024
 
 
+def at_once(stream, step, count=BATCH):
+    out = np.zeros((count, SEQ_LEN + 1), np.uint16)
+    return out, stream.fill_at_once(step, 0, out)
+
+
+def test_what_is_in_memory_is_filled_without_a_wait_and_is_the_same(made, open_stream):
+    stream = open_stream(made[0], skips=["3"])
+    assert at_once(stream, 2)[1] is None  # nothing is known of its window yet
+    far = 2 * 18 * 1024 // BATCH + 7  # in a window of which all hashes are there beforehand
+    for step in (1, 2, far):
+        expected, digest = filled(stream, step)
+        out, found = at_once(stream, step)
+        assert found == digest
+        np.testing.assert_array_equal(out, expected)
+    assert at_once(stream, 1)[1] is None  # of another window
+
+
+def test_hashes_that_are_still_to_be_read_are_waited_for(tmp_path, open_stream):
+    text = np.random.default_rng(2).integers(1, 128, 64 << 20, np.uint8)
+    (tmp_path / "text.txt").write_bytes(text.tobytes())
+    build(str(tmp_path / "text.txt"), tmp_path / "data", SEQ_LEN)
+    stream = open_stream(tmp_path / "data", global_batch=4)
+    filled(stream, 1, 0, 4)
+    assert at_once(stream, 1, 4)[1] is not None
+    assert at_once(stream, 2, 4)[1] is None
+
+
+def test_what_is_not_as_it_was_built_is_left_to_who_can_say_so(copied, open_stream):
+    stream = open_stream(copied, global_batch=1024)
+    far = 5 * 18 + 1
+    for step in (1, far):
+        filled(stream, step, 0, 1024)
+    assert at_once(stream, far, 256)[1] is not None
+    row = int(rows_of((far - 1) * 1024, far * 1024, num_rows=18 * 1024, seed=7)[7])
+    shard, place = Manifest.load(copied).shards[row >= 16 * 1024], row % (16 * 1024)
+    tokens_at = shard.blocks[place // 1024].tokens_at
+    flip(copied / shard.file, tokens_at + place % 1024 * 2 * (SEQ_LEN + 1) + 4)
+    assert at_once(stream, far, 256)[1] is None
+
+
 def test_data_changed_under_a_running_stream_is_noticed(copied, open_stream):
     stream = open_stream(copied, global_batch=1024)
     filled(stream, 1, 0, 1024)

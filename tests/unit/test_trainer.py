@@ -8,6 +8,7 @@ from waiting import PATIENCE_S, soon
 
 from remesh.actors.orders import SlotOrder, VaultOrder
 from remesh.data.data_error import DataError
+from remesh.data.digest import StepDigest
 from remesh.orchestrator.control.words.events import (
     FilesSaved,
     GroupBroken,
@@ -254,6 +255,15 @@ def test_a_checkpoint_that_is_gone_is_told_and_what_was_held_is_kept():
     assert bench.heard(RestoreFailed).name == "step-00000009.gen-1.start-1"
     bench.trainer.fence(2, 0)
     assert bench.heard(WorkerParked, 2).at_step == 2
+
+
+def test_samples_that_are_in_memory_are_no_errand():
+    """Two threads would wake each other for each microbatch."""
+    bench = Workbench(steps=3)
+    bench.stream.reads.shut()
+    bench.stream.at_once = StepDigest()
+    bench.form()
+    assert bench.heard(WorkerParked).at_step == 3
 
 
 def test_who_waits_for_samples_is_freed():

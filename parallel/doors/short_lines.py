@@ -1,0 +1,147 @@
+"""Lines between the processes of one host, for few numbers that each says to all others.
+
+Whoever speaks writes, and whoever waits is woken by that alone: a message through gloo wakes five
+threads on its way. A process that ends ends its lines, and `end` frees who waits at one, so nobody
+waits for what cannot come. The kernel says whose process is at the other end: nobody else gets in.
+
+What lost: pipes, which cannot be shut from another thread; and a word in shared memory, which does
+not tell that who was to write it is dead.
+"""
+
+import secrets
+import socket
+import struct
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+LIMIT_S = 2.0  # until all are connected, who have all been there a moment ago
+MOST_NUMBERS = 1 << 12  # of one rank at once: what a line takes in though nobody reads
+_NAME_BYTES = 16
+_RANK = struct.Struct("<q")
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class ShortLines:
+    """Of one rank to each other one of its group. `told` is for one thread, `end` for any."""
+
+    def __init__(self, rank: int, lines: dict[int, socket.socket]) -> None:
+        self._rank = rank
+        self._lines = lines
+
+    @staticmethod
+    def form(
+        gather: Callable[[bytes], Sequence[bytes]], rank: int, pids: Sequence[int]
+    ) -> "ShortLines | None":
+        """None if any two cannot be connected. All ranks of the group call it, processes `pids`.
+
+        `gather` gives what all ranks say, messages of one size, in the order of the ranks.
+        Raises: what `gather` raises.
+        """
+        listener, own = _listener(len(pids))
+        names = gather(own)
+        lines = None if listener is None else _connected(listener, names, rank, pids)
+        if listener is not None:
+            listener.close()
+        answers = gather(bytes([lines is not None]))
+        found = ShortLines(rank, lines or {})
+        if all(answer == b"\1" for answer in answers):
+            return found
+        found.close()
+        return None
+
+    def told(self, numbers: Sequence[int]) -> list[list[int]]:
+        """What each rank says, as many numbers, in the order of the ranks.
+
+        Raises: OSError once a line has ended; its numbers are lost then.
+        """
+        assert len(numbers) <= MOST_NUMBERS, len(numbers)
+        said = array("q", numbers).tobytes()
+        for line in self._lines.values():
+            line.sendall(said)
+        rows = {self._rank: list(numbers)}
+        for rank, line in self._lines.items():
+            heard = line.recv(len(said), socket.MSG_WAITALL)
+            if len(heard) < len(said):
+                raise ConnectionError(f"rank {rank} has hung up")
+            rows[rank] = array("q", heard).tolist()
+        return [rows[rank] for rank in sorted(rows)]
+
+    def end(self) -> None:
+        """Frees who waits at a line, here and at the other ends. Repeatable."""
+        for line in self._lines.values():
+            with suppress(OSError):  # the other side was first
+                line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Repeatable; not while another thread waits."""
+        self.end()
+        for line in self._lines.values():
+            line.close()
+
+
+def _listener(backlog: int) -> tuple[socket.socket | None, bytes]:
+    """And the name by which it is found: all zeros for none."""
+    name = secrets.token_bytes(_NAME_BYTES)
+    try:
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(_place(name))
+        made.listen(backlog)
+        made.settimeout(LIMIT_S)
+    except (OSError, AttributeError):  # there are no such sockets here, or no descriptors left
+        return None, bytes(_NAME_BYTES)
+    return made, name
+
+
+def _connected(
+    listener: socket.socket, names: Sequence[bytes], rank: int, pids: Sequence[int]
+) -> dict[int, socket.socket] | None:
+    """To those before it a rank connects; those after it come in."""
+    lines: dict[int, socket.socket] = {}
+    try:
+        for other in range(rank):
+            line = lines[other] = socket.socket(socket.AF_UNIX)
+            line.settimeout(LIMIT_S)
+            line.connect(_place(names[other]))
+            _check(line, pids[other])
+            line.sendall(_RANK.pack(rank))
+        _let_in(listener, lines, rank, pids)
+    except OSError:
+        for line in lines.values():
+            line.close()
+        return None
+    for line in lines.values():
+        line.settimeout(None)
+    return lines
+
+
+def _let_in(
+    listener: socket.socket, lines: dict[int, socket.socket], rank: int, pids: Sequence[int]
+) -> None:
+    """Raises: OSError unless all ranks after this one have come in time."""
+    end_s = time.monotonic() + LIMIT_S
+    while len(lines) < len(pids) - 1:
+        if time.monotonic() > end_s:
+            raise TimeoutError
+        line, _ = listener.accept()
+        line.settimeout(LIMIT_S)
+        try:
+            (other,) = _RANK.unpack(line.recv(_RANK.size, socket.MSG_WAITALL))
+            _check(line, pids[other] if rank < other < len(pids) else 0)
+        except (OSError, struct.error):
+            line.close()  # a stranger
+        else:
+            lines[other] = line
+
+
+def _place(name: bytes) -> bytes:
+    """Of a name that no file system holds, and that goes with its socket."""
+    return b"\0remesh-" + name.hex().encode()
+
+
+def _check(line: socket.socket, pid: int) -> None:
+    """Raises: ConnectionError unless this process is at the other end."""
+    told = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    if _CREDENTIALS.unpack(told)[0] != pid:
+        raise ConnectionError("another process is there")
