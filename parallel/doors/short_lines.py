@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 LIMIT_S = 2.0  # until all are connected, who have all been there a moment ago
+_LOOK_S = 0.05
 MOST_NUMBERS = 1 << 12  # of one rank at once: what a line takes in though nobody reads
 _NAME_BYTES = 16
 _RANK = struct.Struct("<q")
@@ -32,18 +33,24 @@ class ShortLines:
 
     @staticmethod
     def form(
-        gather: Callable[[bytes], Sequence[bytes]], rank: int, pids: Sequence[int]
+        gather: Callable[[bytes], Sequence[bytes]],
+        rank: int,
+        pids: Sequence[int],
+        check: Callable[[], object] = lambda: None,
     ) -> "ShortLines | None":
         """None if any two cannot be connected. All ranks of the group call it, processes `pids`.
 
-        `gather` gives what all ranks say, messages of one size, in the order of the ranks.
-        Raises: what `gather` raises.
+        `gather` gives what all ranks say, messages of one size, in the order of the ranks; `check`
+        is called now and then by who waits for another one.
+        Raises: what `gather` and `check` raise.
         """
         listener, own = _listener(len(pids))
-        names = gather(own)
-        lines = None if listener is None else _connected(listener, names, rank, pids)
-        if listener is not None:
-            listener.close()
+        try:
+            names = gather(own)
+            lines = None if listener is None else _connected(listener, names, rank, pids, check)
+        finally:
+            if listener is not None:
+                listener.close()
         answers = gather(bytes([lines is not None]))
         found = ShortLines(rank, lines or {})
         if all(answer == b"\1" for answer in answers):
@@ -77,8 +84,7 @@ class ShortLines:
     def close(self) -> None:
         """Repeatable; not while another thread waits."""
         self.end()
-        for line in self._lines.values():
-            line.close()
+        _close_all(self._lines)
 
 
 def _listener(backlog: int) -> tuple[socket.socket | None, bytes]:
@@ -88,16 +94,20 @@ def _listener(backlog: int) -> tuple[socket.socket | None, bytes]:
         made = socket.socket(socket.AF_UNIX)
         made.bind(_place(name))
         made.listen(backlog)
-        made.settimeout(LIMIT_S)
+        made.settimeout(_LOOK_S)
     except (OSError, AttributeError):  # there are no such sockets here, or no descriptors left
         return None, bytes(_NAME_BYTES)
     return made, name
 
 
 def _connected(
-    listener: socket.socket, names: Sequence[bytes], rank: int, pids: Sequence[int]
+    listener: socket.socket,
+    names: Sequence[bytes],
+    rank: int,
+    pids: Sequence[int],
+    check: Callable[[], object],
 ) -> dict[int, socket.socket] | None:
-    """To those before it a rank connects; those after it come in."""
+    """To those before it a rank connects; those after it come in. Raises: what `check` raises."""
     lines: dict[int, socket.socket] = {}
     try:
         for other in range(rank):
@@ -106,33 +116,44 @@ def _connected(
             line.connect(_place(names[other]))
             _check(line, pids[other])
             line.sendall(_RANK.pack(rank))
-        _let_in(listener, lines, rank, pids)
-    except OSError:
-        for line in lines.values():
-            line.close()
+        end_s = time.monotonic() + LIMIT_S
+        while len(lines) < len(pids) - 1 and time.monotonic() < end_s:
+            check()
+            _let_in(listener, lines, rank, pids)
+    except BaseException as error:
+        _close_all(lines)
+        if isinstance(error, OSError):
+            return None
+        raise
+    if len(lines) < len(pids) - 1:
+        _close_all(lines)
         return None
     for line in lines.values():
         line.settimeout(None)
     return lines
 
 
+def _close_all(lines: dict[int, socket.socket]) -> None:
+    for line in lines.values():
+        line.close()
+
+
 def _let_in(
     listener: socket.socket, lines: dict[int, socket.socket], rank: int, pids: Sequence[int]
 ) -> None:
-    """Raises: OSError unless all ranks after this one have come in time."""
-    end_s = time.monotonic() + LIMIT_S
-    while len(lines) < len(pids) - 1:
-        if time.monotonic() > end_s:
-            raise TimeoutError
+    """The next one that comes within a moment, if it is a rank after this one. Raises: OSError."""
+    try:
         line, _ = listener.accept()
-        line.settimeout(LIMIT_S)
-        try:
-            (other,) = _RANK.unpack(line.recv(_RANK.size, socket.MSG_WAITALL))
-            _check(line, pids[other] if rank < other < len(pids) else 0)
-        except (OSError, struct.error):
-            line.close()  # a stranger
-        else:
-            lines[other] = line
+    except TimeoutError:
+        return
+    line.settimeout(LIMIT_S)
+    try:
+        (other,) = _RANK.unpack(line.recv(_RANK.size, socket.MSG_WAITALL))
+        _check(line, pids[other] if rank < other < len(pids) else 0)
+    except (OSError, struct.error):
+        line.close()  # a stranger
+    else:
+        lines[other] = line
 
 
 def _place(name: bytes) -> bytes:

@@ -112,7 +112,7 @@ class Group:
 
         Raises: as `form`, and what `gather` raises.
         """
-        lines = ShortLines.form(gather, self.rank, pids)
+        lines = ShortLines.form(gather, self.rank, pids, self.check)
         if lines is None:
             return
         try:

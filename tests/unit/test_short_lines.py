@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines
+from remesh.parallel.plan.errors import GroupError
 
 
 class Table:
@@ -89,6 +90,23 @@ def test_a_stranger_who_comes_first_is_sent_away_and_the_others_are_let_in():
         assert list(threads.map(lambda one: one.told([5]), lines)) == [[[5], [5]]] * 2
     close_all(lines)
     came[0].close()
+
+
+def test_who_waits_for_one_that_does_not_come_is_freed_by_what_it_looks_at():
+    table = Table(2)
+
+    def over():
+        raise GroupError("the generation is over")
+
+    def absent():
+        """Takes part in the first round, and connects to nobody."""
+        table.gather(1, bytes(16))
+
+    thread = threading.Thread(target=absent)
+    thread.start()
+    with pytest.raises(GroupError, match="over"):
+        ShortLines.form(lambda told: table.gather(0, told), 0, [os.getpid()] * 2, over)
+    thread.join()
 
 
 @pytest.mark.parametrize("end", ["end", "close"])
