@@ -88,3 +88,8 @@ def test_a_figure_is_one_that_was_measured(row):
 def test_the_table_beside_others_is_what_was_measured():
     lines = list(beside_others())
     assert "\n".join(lines) in README, "put it there:\n" + "\n".join(lines)
+
+
+def test_one_that_was_given_up_is_told_as_over_what_it_was_given():
+    row = {"other": 60.0, "unit": "s"}
+    assert [told(one) for one in (row, {**row, "over": True}, None)] == ["60 s", "over 60 s", ""]
