@@ -180,7 +180,7 @@ class RunController:
                     self._begun.segments.start()
                 self._claims.start()
                 self._loop.run()
-                self.end()
+                self._end()
         except Exception as error:
             logging.getLogger(__name__).exception("the controller has failed")
             self._view.fail(error)
@@ -259,11 +259,17 @@ class RunController:
         self.post(StopRequested(reason=reason, wish="command"))
 
     def end(self) -> None:
-        """End every actor of the run now, finished or not. Back when its end has been scraped."""
+        """End every actor of the run now, finished or not. Back when its end has been scraped, and
+        what is left of its folder's affairs is done: whoever asks for it ends this process then.
+        """
         if self._refused is None:
-            self._stop_at_once()
-            self._end_actors()
-            self._metrics.outlast()
+            self._end()
+            self._is_over.wait(END_LIMIT_S)
+
+    def _end(self) -> None:
+        self._stop_at_once()
+        self._end_actors()
+        self._metrics.outlast()
 
     def _stop_at_once(self) -> None:
         """The journal tells how a run has ended that was not over."""
