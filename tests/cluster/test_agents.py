@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 from curve import assert_whole
-from place import SHORT, Place, until
+from place import SHORT, SLOWLY, Place, until
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.history.journal_reading import read_history
@@ -38,7 +38,7 @@ print(len(found))
 class AgentRun:
     """A run of the short job on a cluster, seen from outside."""
 
-    def __init__(self, place, cluster, name, *settings):
+    def __init__(self, place, cluster, name, *settings, pace=SLOWLY):
         self.place = place
         self.cluster = cluster
         self.folder = RunFolder(place.root / "runs" / name)
@@ -46,7 +46,7 @@ class AgentRun:
         sets = [f"checkpoint.dir={self.folder.path}", "train.steps=10000", *settings]
         options = [word for text in sets for word in ("--set", text)]
         self.command = place.start(
-            "run", SHORT, "--address", cluster.address, "--report", self.report, *options
+            "run", SHORT, "--address", cluster.address, "--report", self.report, *options, *pace
         )
 
     def status(self):
@@ -130,7 +130,8 @@ def test_ranks_and_vault_end_with_an_agent_that_ray_kills_and_the_run_goes_on(st
 
 def test_nobody_is_evicted_where_processors_are_short(cluster, cluster_place, request):
     """Three busy processes a processor, beside the run's own; 20 s of it, in soak ten minutes."""
-    run = AgentRun(cluster_place, cluster, "hungry", "train.steps=10000", "checkpoint.every=10000")
+    settings = ("train.steps=10000", "checkpoint.every=10000")
+    run = AgentRun(cluster_place, cluster, "hungry", *settings, pace=())
     run.reaches(5)
     with busy(3 * os.cpu_count()):
         time.sleep(request.config.getoption("--hungry-s"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from place import SHORT, until
+from place import SHORT, SLOWLY, until
 
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
@@ -159,7 +159,7 @@ def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
     run_dir = cluster_place.root / "runs" / "busy"
     long = ("--set", "train.steps=5000", "--set", "checkpoint.every=5000")
     long += ("--address", cluster.address)
-    command = start_and_wait(cluster_place, run_dir, 5, *long)
+    command = start_and_wait(cluster_place, run_dir, 5, *long, *SLOWLY)
     try:
         command.stdout.close()
         second = resume(cluster_place, run_dir, *long, limit_s=30)

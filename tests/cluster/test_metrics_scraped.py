@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 
 import pytest
 from needed import program
-from place import SHORT, until
+from place import SHORT, SLOWLY, until
 from scraper import Scraper
 from tallied_drive import tallied
 
@@ -101,8 +101,9 @@ def test_a_real_run_is_scraped_before_during_and_after_a_recovery(cluster, clust
     run_dir = cluster_place.root / "runs" / "scraped"
     settings = (f"checkpoint.dir={run_dir}", "metrics.port=0", "train.steps=2000")
     process = cluster_place.start(
-        "run", SHORT, "--address", cluster.address, *(f"--set={setting}" for setting in settings)
-    )
+        "run", SHORT, "--address", cluster.address, *SLOWLY,
+        *(f"--set={setting}" for setting in settings),
+    )  # fmt: skip
     try:
         contact = until(RunFolder(run_dir).contact, 60, "the controller is there")
         (group,) = until(lambda: ask(contact, "/sd"), 10, "discovery answers")

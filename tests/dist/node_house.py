@@ -1,11 +1,14 @@
 """A node's agent without Ray: its one thread over real processes, and a controller that answers."""
 
+import atexit
+import functools
 import json
 import os
 import pickle
 import secrets
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -25,6 +28,7 @@ from remesh.actors.agent.words import (
     answer_bytes,
     beat_of,
 )
+from remesh.actors.cluster.warm_start import EARLY, begin_early
 from remesh.actors.node.own_log import log_folder_of
 from remesh.actors.node.stamps import folder_of, vault_folder_of
 from remesh.actors.orders import RunSpec
@@ -75,8 +79,12 @@ def house_spec(folder, patience_s=5.0, settings=()):
 class House:
     """Orders are told by `tell`; what the agent says is kept in `words` and `events`."""
 
-    def __init__(self, spec, *, devices=(), start=True, early=False):
-        """An `early` one was begun before there was a controller."""
+    def __init__(self, spec, *, devices=(), start=True, early=False, environment=None):
+        """An `early` one was begun before there was a controller.
+
+        Unless an environment is given it is that of a command's own node, where a process waits
+        that is warm already: so each house costs a fork, and not what all of them would load.
+        """
         self.spec = spec
         self.incarnation = spec.incarnation
         self.told_numbers = Counter()
@@ -89,7 +97,8 @@ class House:
         self.calls = 0
         self.box = None
         place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
-        forker = Forker(pickle.dumps(spec), os.environ)
+        own = environment or {**os.environ, EARLY: place_of_the_warm()}
+        forker = Forker(pickle.dumps(spec), own)
         self.loop = NodeLoop(spec, place, 0 if early else spec.incarnation, self._hear, forker)
         self.thread = threading.Thread(target=self._run, daemon=True)
         if start:
@@ -177,6 +186,15 @@ class House:
         )
 
 
+@functools.cache
+def place_of_the_warm():
+    """Where a warm process waits, as long as this one lives, for whichever house comes next."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    begin_early(f"{folder}/warm")
+    return f"{folder}/warm"
+
+
 def clear_folders(run):
     """What an agent that ends by itself removes."""
     for folder in (folder_of(run, NODE), vault_folder_of(run, NODE), log_folder_of(run, NODE)):
@@ -190,7 +208,7 @@ def descriptors(pid):
 
 def main():
     """An agent with two ranks and a vault, which goes on until it is killed."""
-    house = House(house_spec(Path(sys.argv[1])))
+    house = House(house_spec(Path(sys.argv[1])), environment=os.environ)
     ranks = {one.worker: one.pid for one in house.start("worker-0", "worker-1")}
     own = {"run": house.spec.run, "warm": house.household._forker.warm_pid}
     own["door"] = house.words[-1].door
