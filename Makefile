@@ -53,7 +53,7 @@ cluster: $(STAMP) ## Tests on real Ray nodes
 docs: $(STAMP) ## Write the pages of docs/ that follow from the code
 	$(BIN)/python docs/reference.py
 
-soak: $(STAMP) ## 50 runs through schedules of 4 faults (make test: 4 of 2), ten minutes of hunger (20 s), 200 zombies (12), 200 changed files (20), all mutants of the machines
+soak: $(STAMP) ## 50 runs through schedules of 4 faults (make test: 4 of 2), ten minutes of hunger (20 s), 200 zombies (12), 20 generations of a rank (12), all pairs of layouts (five of each), 200 changed files (20), all mutants of the machines
 	$(BIN)/pytest tests/unit/test_file_storm.py --file-changes 200
 	$(BIN)/python tests/sim/mutants.py
 	$(BIN)/pytest tests/cluster/test_schedules.py --schedules 50 --strikes 4 --timeout 600
