@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from measuring.begun_run import as_installed
 from measuring.rows import Row, cost, report
 from measuring.struck_run import Blow, StruckRun, a_node, a_rank, struck_run
 from peers.disturbed_peers import Contestant, Trial, disturbed, peers
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--blows", type=int, help="a case; 10, or 5 with peers")
     asked = parser.parse_args()
+    as_installed()
     blows = 2 if asked.quick else asked.blows or (5 if asked.peers else 10)
     chosen = [one for one in (CASES[:1] if asked.quick else CASES) if asked.only in one.name]
     rows: list[Row] = []

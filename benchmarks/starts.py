@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from measuring.begun_run import DATA, Start, begun, events, started, until
+from measuring.begun_run import DATA, Start, as_installed, begun, events, started, until
 from measuring.rows import Row, cost, report
 
 from remesh.actors.cluster.local_cluster import LocalCluster
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="1 start of each, 3 deaths")
     parser.add_argument("--peers", type=Path, help="the bin of an environment with ray[train]")
     asked = parser.parse_args()
+    as_installed()
     times = Times(starts=1, slow=1, deaths=3) if asked.quick else Times()
     ensure_dataset(load_job(ROOT / "examples" / "tiny.toml", [f"data.dir={DATA}"]), print)
     rows = [row for workers in PROMISED_S for row in whole_starts(workers, times, asked.peers)]

@@ -7,8 +7,7 @@ the 6.2 s of processor time that two nodes take with them. A cluster with a job 
 
 A raylet ends with its agents and waits for the ports that they write down, so each has a stand-in
 (stand_in.py), which writes that there is none. A node that is started together with its head loads
-meanwhile, and waits here until the head can be joined. One that is to be warm begins the process
-from which its ranks will be forked first of all (warm_start.py).
+meanwhile, and waits here until the head can be joined.
 
 Alternatives that lost: flags of `ray start`, of which there is one for the autoscaler only, and a
 variant for the others that takes as long; a node of our own made of Ray's classes, since `ray start
@@ -20,11 +19,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from remesh.actors.cluster.warm_start import EARLY, begin_early
 
 HOOK = f"{__name__}.lighten"
 HEAD = "REMESH_HEAD"  # HOST:PORT of the head, in the environment of a node that joins it
@@ -46,9 +42,6 @@ PORTS = {
 
 def lighten(params: Any, head: bool) -> None:  # noqa: FBT001 - as Ray calls it
     """For a process that is about to start one node, and nothing else."""
-    if EARLY in os.environ:
-        with suppress(OSError):  # its agent starts one then
-            begin_early(os.environ[EARLY])
     from remesh.actors.cluster.private_ray import start_lightly  # noqa: PLC0415 - loads ray
 
     start_lightly(params, lightened)

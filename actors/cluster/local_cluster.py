@@ -1,9 +1,9 @@
 """A Ray cluster of several nodes on this machine, owned by the command that started it.
 
-Each node is `ray start --block`, without what nobody asks (light_node.py), in its own session with
-an address of its own from the loopback range, so that killing a session is a node's death. A
-supervisor process (supervisor.py) holds them; it ends them all when the pipe to this process
-closes, even by `kill -9`.
+Each node is `ray start --block` (local_node.py), without what nobody asks (light_node.py), in its
+own session with an address of its own from the loopback range, so that killing a session is a
+node's death. A supervisor process (supervisor.py) holds them; it ends them all when the pipe to
+this process closes, even by `kill -9`.
 """
 
 import json
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from remesh.actors.cluster.light_node import HEAD, HOOK, listens
-from remesh.actors.cluster.warm_start import EARLY
+from remesh.actors.cluster.warm_start import EARLY, NICENESS
 from remesh.actors.node.leftovers import sweep_all
 from remesh.actors.node.processes import kill, look, session_members
 from remesh.orchestrator.user_errors import UnreachableError
@@ -32,6 +32,9 @@ LOOPBACK = "127.0.0.1"
 OBJECT_STORE_BYTES = 80 * 2**20
 REAP_LIMIT_S = 10.0
 PORT_RANGE = range(20500, 32000)  # outside of 10002-19999 (Ray's workers) and the ephemeral ports
+# Ray makes all of its workers as nice as ranks are here. A controller and an agent load for a
+# second and do little afterwards: behind ranks on every processor it would take half as long again.
+PRECEDENCE = {"RAY_worker_niceness": "10", NICENESS: "15"}
 HEALTH = {
     "RAY_health_check_initial_delay_ms": "3000",
     "RAY_health_check_period_ms": "500",
@@ -212,7 +215,7 @@ class LocalCluster:
         if self._warm:
             quiet[EARLY] = str(self._folder / f"n{index}.warm")
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(self._folder)}  # a killed node clears nothing
-        return {**os.environ, **self.environment(), **HEALTH, **quiet, **own}
+        return {**os.environ, **self.environment(), **HEALTH, **PRECEDENCE, **quiet, **own}
 
     def _ask(self, request: dict[str, object]) -> int:
         assert self._supervisor.stdin
@@ -226,7 +229,7 @@ class LocalCluster:
         return int(answer)
 
 
-_NODE_ARGUMENTS = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
+_NODE_ARGUMENTS = [sys.executable, "-m", "remesh.actors.cluster.local_node", "start", "--block",
                    "--disable-usage-stats", "--log-style", "record", "--include-log-monitor",
                    "false"]  # fmt: skip
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 EARLY = "REMESH_WARM"  # where the door is, in the environment of a node; its pid is added to it
+NICENESS = "REMESH_NICENESS"  # of ranks where the agent's own is less, in its environment
 WORD = "early"  # in the place of a descriptor
 _TAKEN = "taken-"  # before the name of a door that is somebody's
 

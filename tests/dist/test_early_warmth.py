@@ -18,7 +18,7 @@ from node_house import NODE, clear_folders, house_spec
 
 from remesh.actors.agent.fork_words import Forked, ForkSeat, Warm, heard_word, say
 from remesh.actors.cluster import warm_start
-from remesh.actors.cluster.warm_start import EARLY, begin_early, found_early
+from remesh.actors.cluster.warm_start import EARLY, NICENESS, begin_early, found_early
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import VaultSeat
 
@@ -90,6 +90,16 @@ def test_of_two_agents_that_come_before_it_has_loaded_one_has_it(spec, place, ea
     assert as_agent(spec, place) is None
     with found.line as line:
         assert heard_word(line) == (Warm(), [])
+
+
+def test_what_it_forks_is_less_urgent_than_its_loading_and_than_who_waits(spec, place, early):
+    found = as_agent(spec, place, **{NICENESS: "15"})
+    loading = os.getpriority(os.PRIO_PROCESS, early)
+    with found.line as line:
+        heard_word(line)
+        waiting = until_another_waits(place)
+        assert os.getpriority(os.PRIO_PROCESS, waiting) == loading < 15
+        assert os.getpriority(os.PRIO_PROCESS, early) == 15
 
 
 def test_one_that_waits_ends_with_its_node(tmp_path):
@@ -220,3 +230,33 @@ def test_one_of_another_remesh_ends_and_says_so_to_the_agent(place, tmp_path, ca
             assert line.recv(9) == b""
     assert process.returncode == 1
     assert "another Remesh" in capfd.readouterr().err
+
+
+RAY = """
+import os
+begun = os.listdir(os.path.dirname(os.environ["REMESH_WARM"]))
+def main():
+    print(len(begun))
+"""
+
+
+def test_a_node_begins_it_before_it_loads_ray(tmp_path):
+    scripts = tmp_path / "own" / "ray" / "scripts"
+    scripts.mkdir(parents=True)
+    for package in (scripts, scripts.parent):
+        (package / "__init__.py").touch()
+    (scripts / "scripts.py").write_text(RAY)
+    (tmp_path / "doors").mkdir()
+    place = tmp_path / "doors" / "n0.warm"
+    path = os.pathsep.join([str(tmp_path / "own"), *sys.path])
+    told = subprocess.run(
+        [sys.executable, "-m", "remesh.actors.cluster.local_node", "start"],
+        env={**os.environ, "PYTHONPATH": path, EARLY: str(place)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert told.stdout == b"1\n"
+    until_s = time.monotonic() + 60
+    while waiting_at(place) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert not waiting_at(place)  # it has ended with its node
