@@ -22,7 +22,7 @@ from remesh.actors.cluster.warm_start import EARLY, NICENESS, begin_early, found
 from remesh.actors.node.processes import look
 from remesh.actors.node.seats import VaultSeat
 
-NICER = 10
+NICER, NICEST = 10, 19
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def test_of_two_agents_that_come_before_it_has_loaded_one_has_it(spec, place, ea
 
 
 def test_what_it_forks_is_less_urgent_than_its_loading_and_than_who_waits(spec, place, early):
-    found = as_agent(spec, place, **{NICENESS: "15"})
+    found = as_agent(spec, place, **{NICENESS: str(NICEST)})
     loading = os.getpriority(os.PRIO_PROCESS, early)
     with found.line as line:
         heard_word(line)
         waiting = until_another_waits(place)
-        assert os.getpriority(os.PRIO_PROCESS, waiting) == loading < 15
-        assert os.getpriority(os.PRIO_PROCESS, early) == 15
+        assert os.getpriority(os.PRIO_PROCESS, waiting) == loading < NICEST
+        assert os.getpriority(os.PRIO_PROCESS, early) == NICEST
 
 
 def test_one_that_waits_ends_with_its_node(tmp_path):
@@ -162,7 +162,7 @@ def test_one_that_is_stopped_can_be_ended_and_waited_for(spec, place, early):
 
 def test_it_is_nicer_than_its_node_as_long_as_nobody_has_it(early):
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    assert os.getpriority(os.PRIO_PROCESS, early) == min(own + NICER, 19)
+    assert os.getpriority(os.PRIO_PROCESS, early) == min(own + NICER, NICEST)
 
 
 BEGUN = "from remesh.actors.cluster.warm_start import begin_early"
