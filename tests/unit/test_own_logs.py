@@ -47,7 +47,9 @@ def writing(folder):
 
     def start(code):
         process = subprocess.Popen(
-            [sys.executable, "-c", DIVERTED + code, str(folder)], stdout=subprocess.PIPE
+            [sys.executable, "-c", DIVERTED + code, str(folder)],
+            stdin=subprocess.PIPE,  # nothing comes, and no end of it either
+            stdout=subprocess.PIPE,
         )
         begun.append(process)
         soon(lambda: (folder / "worker-3.log").exists() or process.poll() is not None)
@@ -57,6 +59,7 @@ def writing(folder):
     for process in begun:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stdout.close()
 
 
