@@ -111,9 +111,7 @@ class Stream:
             sizes, found = self._rows(window, read, out, _NO_WAIT)
         except OSError:  # not in memory, or there is no such question here
             return None
-        is_right = found.tobytes() == known.tobytes()
-        is_right = is_right and sizes.count(self._row_bytes) == len(sizes)
-        if not is_right or np.maximum.reduce(out, axis=None) >= self._manifest.vocab_size:
+        if not self._are_built(sizes, found, known) or self._are_unknown(out):
             return None
         return _digest(window, read, found)
 
@@ -137,9 +135,9 @@ class Stream:
             if proofs is None
             else proofs.hashes[read]
         )
-        if sizes.count(size) < len(sizes) or found.tobytes() != known.tobytes():
+        if not self._are_built(sizes, found, known):
             self._refuse(window, read, found, (found != known) | (np.array(sizes) != size))
-        if np.maximum.reduce(out_RT, axis=None) >= self._manifest.vocab_size:
+        if self._are_unknown(out_RT):
             self._refuse_tokens(window, read, out_RT)
         return _digest(window, read, found)
 
@@ -155,6 +153,14 @@ class Stream:
         read_at = window.offsets[read]
         sizes = list(map(os.preadv, descriptors, buffers, read_at, repeat(flags)))
         return sizes, np.fromiter(map(xxhash.xxh3_64_intdigest, pieces), np.uint64, len(pieces))
+
+    def _are_built(self, sizes: list[int], found: Words, known: Words) -> bool:
+        """Whether rows are whole and have the hashes that are known of them."""
+        return sizes.count(self._row_bytes) == len(sizes) and found.tobytes() == known.tobytes()
+
+    def _are_unknown(self, out_RT: Tokens) -> bool:
+        """Whether there are tokens that the vocabulary has not."""
+        return bool(np.maximum.reduce(out_RT, axis=None) >= self._manifest.vocab_size)
 
     def _refuse(self, window: Window, read: slice, found: Words, wrong: Flags) -> None:
         """Name the first block whose row is not what was built. Raises: DataError."""

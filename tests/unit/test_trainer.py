@@ -117,8 +117,8 @@ def test_groups_are_closed_before_anybody_hears_that_they_broke():
     assert bench.heard(WorkerParked).at_step == 0
 
 
-def test_what_is_left_of_a_mesh_holds_up_no_word_but_the_next_mesh():
-    bench = Workbench(steps=2)
+def to_another_mesh(bench):
+    """From one in which a peer hangs; how it parked there."""
     bench.engine.peer_answers = False
     bench.form()
     assert soon(lambda: bench.engine.waits)
@@ -126,6 +126,12 @@ def test_what_is_left_of_a_mesh_holds_up_no_word_but_the_next_mesh():
     bench.trainer.fence(1, 0)
     parked = bench.heard(WorkerParked)
     bench.form(2, restore=PeerState(step=0, source=0))
+    return parked
+
+
+def test_what_is_left_of_a_mesh_holds_up_no_word_but_the_next_mesh():
+    bench = Workbench(steps=2)
+    parked = to_another_mesh(bench)
     bench.heard(WorkerParked, 2)
     places = [bench.log.index(one) for one in (("leave", 1), parked, ("gone", 1), ("form", 2))]
     assert places == sorted(places)
@@ -149,13 +155,7 @@ def test_a_fence_may_overtake_the_order():
 
 def test_it_goes_from_mesh_to_mesh_with_what_it_holds():
     bench = Workbench(steps=4)
-    bench.engine.peer_answers = False
-    bench.form()
-    assert soon(lambda: bench.engine.waits)
-    bench.engine.peer_answers = True
-    bench.trainer.fence(1, 0)
-    bench.heard(WorkerParked)
-    bench.form(2, restore=PeerState(step=0, source=0))
+    to_another_mesh(bench)
     assert bench.heard(WorkerParked, 2).at_step == 4
     assert {generation for generation, _ in bench.engine.stepped} == {2}
 
