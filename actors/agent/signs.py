@@ -1,13 +1,17 @@
 """Which processes of a node give no sign of life, and which make no progress.
 
 Silence counts in time in which the agent itself ran. A process that waits for a processor, or has
-one, is not frozen, however long it cannot beat: an oversubscribed host is no death.
+one, is not frozen, however long it cannot beat: an oversubscribed host is no death. One that sleeps
+wakes now and then to look around, and where processors are short it waits for one each time: so a
+wait is a sign of work only where it goes on for most of the time. What lost: to count both alike,
+by which nobody was at rest on a busy host.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from remesh.actors.agent.resident import Resident
+from remesh.actors.node.processes import ProcessorUse, processor_use
 from remesh.actors.node.stamps import Field
 from remesh.orchestrator.control.words.events import Event, WorkerFrozen, WorkerStuck
 from remesh.orchestrator.job.timers import Timers
@@ -15,24 +19,37 @@ from remesh.orchestrator.worker.trainer_progress import Progress, Whereabouts
 from remesh.parallel.plan.step_result import RankPhase
 
 BUSY_PATIENCES = 10  # so long a process that is not stopped may wait for something that is no sign
-RAN_PART = 50  # one that ran or waited to run for one part in so many of a silence is no dead one
+RAN_PART = 50  # one that ran for one part in so many of a time was not idle in it
+WAITED_PART = 2  # nor one that waited for a processor for so much of it
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What a process had used of processors at a moment of the agent's own time."""
+
+    use: ProcessorUse
+    at_s: float
+
+    def is_idle_up_to(self, use: ProcessorUse, now_s: float) -> bool:
+        ran_s, waited_s = use.since(self.use)
+        passed_s = now_s - self.at_s
+        return ran_s < passed_s / RAN_PART and waited_s < passed_s / WAITED_PART
 
 
 @dataclass(slots=True)
 class Signs:
     """The newest beat of a process, when it came, and the progress of its trainer.
 
-    `active_ns` is how long it had run or waited to run at `active_s`, in the silence after it;
-    `rest_ns` and `rest_s` are the same in a step that overruns, and `rest_told` whether that it
+    `silence` is what it had used when first looked at in the silence after it, `rest` the same in a
+    step that overruns, with the running time `rest_s` of that look, and `rest_told` whether that it
     rests there is told.
     """
 
     progress: Progress
     beat_ns: int = 0
     beat_s: float = 0.0
-    active_ns: int | None = None
-    active_s: float = 0.0
-    rest_ns: int | None = None
+    silence: Used | None = None
+    rest: Used | None = None
     rest_s: float = 0.0
     rest_told: bool = False
     told: bool = False
@@ -41,8 +58,14 @@ class Signs:
 class SignWatch:
     """For one thread, which looks several times a patience."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(
+        self,
+        timers: Timers,
+        used_by: Callable[[int], ProcessorUse | None] = processor_use,
+    ) -> None:
+        """`used_by`: what the process with this pid has used so far, None where nobody tells."""
         self._timers = timers
+        self._used_by = used_by
         self._signs: dict[int, Signs] = {}
 
     def look(self, owned: tuple[Resident, ...], now_s: float, running_s: float) -> list[Event]:
@@ -66,8 +89,8 @@ class SignWatch:
         beat_ns = one.stamps[Field.BEAT_NS]
         if beat_ns != signs.beat_ns:
             signs.beat_ns, signs.beat_s, signs.told = beat_ns, now_s, False
-            signs.active_ns = None
-            return self._stuck(one, signs, running_s) if one.worker else []
+            signs.silence = None
+            return self._stuck(one, signs, now_s, running_s) if one.worker else []
         if signs.told or not self._is_frozen(one, signs, now_s):
             return []
         signs.told = True
@@ -88,19 +111,20 @@ class SignWatch:
             return process.stopped_by_signal and _is_at_work(one)
         if process.stopped:
             return True
-        if signs.active_ns is None:
-            signs.active_ns, signs.active_s = active_ns(one.pid), now_s
-        if silent_s <= BUSY_PATIENCES * self._timers.silent_s:
+        use = self._used_by(one.pid)
+        if use is None:
             return False
-        ran_s = (active_ns(one.pid) - signs.active_ns) / 1e9
-        return ran_s < (now_s - signs.active_s) / RAN_PART
+        if signs.silence is None:
+            signs.silence = Used(use, now_s)
+        late = silent_s > BUSY_PATIENCES * self._timers.silent_s
+        return late and signs.silence.is_idle_up_to(use, now_s)
 
-    def _stuck(self, one: Resident, signs: Signs, running_s: float) -> list[Event]:
+    def _stuck(self, one: Resident, signs: Signs, now_s: float, running_s: float) -> list[Event]:
         standing = _standing(one)
         silent_s = signs.progress.silent_s(standing, running_s, at_work=_is_at_work(one))
         at_rest = silent_s is None
         if at_rest:
-            silent_s = self._rests_s(one, signs, running_s)
+            silent_s = self._rests_s(one, signs, now_s, running_s)
         if silent_s is None:
             return []
         return [
@@ -115,22 +139,20 @@ class SignWatch:
             )
         ]
 
-    def _rests_s(self, one: Resident, signs: Signs, running_s: float) -> float | None:
+    def _rests_s(self, one: Resident, signs: Signs, now_s: float, running_s: float) -> float | None:
         """How long it stands still in a step that overruns, once it is seen to use no processor."""
         stood_s = signs.progress.overrun_s(running_s)
         if stood_s is None:
-            signs.rest_ns, signs.rest_told = None, False
+            signs.rest, signs.rest_told = None, False
             return None
-        if signs.rest_told:
+        soon = signs.rest is not None and running_s - signs.rest_s < self._timers.patience_s
+        if signs.rest_told or soon or (use := self._used_by(one.pid)) is None:
             return None
-        if signs.rest_ns is None:
-            signs.rest_ns, signs.rest_s = active_ns(one.pid), running_s
-        passed_s = running_s - signs.rest_s
-        if passed_s < self._timers.patience_s:
+        if signs.rest is None:
+            signs.rest, signs.rest_s = Used(use, now_s), running_s
             return None
-        ran_s = (active_ns(one.pid) - signs.rest_ns) / 1e9
-        signs.rest_ns = None
-        signs.rest_told = ran_s < passed_s / RAN_PART
+        signs.rest_told = signs.rest.is_idle_up_to(use, now_s)
+        signs.rest = None
         return stood_s if signs.rest_told else None
 
 
@@ -148,15 +170,3 @@ def _is_at_work(one: Resident) -> bool:
     """Whether it is a rank in the middle of a step of a mesh that has not ended."""
     standing = _standing(one)
     return standing.generation == one.generation > one.parked_in and standing.phase != RankPhase.AT
-
-
-def active_ns(pid: int) -> int:
-    """How long the threads of a process have run, or waited for a processor; 0 if nobody tells."""
-    total = 0
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            ran, waited, _ = (task / "schedstat").read_text().split()
-            total += int(ran) + int(waited)
-    except (OSError, ValueError):  # a thread has just ended, or the kernel does not count
-        return total
-    return total

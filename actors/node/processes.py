@@ -1,4 +1,4 @@
-"""What the kernel says of processes: their state, their session, their end."""
+"""What the kernel says of processes: their state, their session, what they use, their end."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,37 @@ def processes() -> Iterator[Process]:
     """All live processes."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return (found for pid in pids if (found := look(pid)))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """`threads`: by id, how long each has run, and has waited for a processor, in ns."""
+
+    threads: dict[int, tuple[int, int]]
+
+    def since(self, earlier: Self) -> tuple[float, float]:
+        """Seconds for which the threads that are there have run, and have waited, since then.
+
+        What has ended in between took its time with it, and takes none from the others.
+        """
+        none = (0, 0)
+        spent = [
+            (ran - ran_then, waited - waited_then)
+            for one, (ran, waited) in self.threads.items()
+            for ran_then, waited_then in [earlier.threads.get(one, none)]
+        ]
+        return sum(ran for ran, _ in spent) / 1e9, sum(waited for _, waited in spent) / 1e9
+
+
+def processor_use(pid: int) -> ProcessorUse | None:
+    """None where the process is gone, or the kernel does not count: who lives has run."""
+    threads = {}
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # this thread has just ended
+                ran, waited, _ = (task / "schedstat").read_text().split()
+                threads[int(task.name)] = int(ran), int(waited)
+    return ProcessorUse(threads) if any(ran for ran, _ in threads.values()) else None
 
 
 def session_members(sessions: set[int]) -> list[int]:

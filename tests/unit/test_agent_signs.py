@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,10 +13,10 @@ from remesh.actors.agent.death_causes import OUT_OF_MEMORY, OomKills, cause_of
 from remesh.actors.agent.free_time import LEAST_PART, FreeTime
 from remesh.actors.agent.places import Places
 from remesh.actors.agent.resident import Resident
-from remesh.actors.agent.signs import BUSY_PATIENCES, SignWatch
+from remesh.actors.agent.signs import BUSY_PATIENCES, RAN_PART, WAITED_PART, SignWatch
 from remesh.actors.node.link import link
 from remesh.actors.node.own_time import LATE, OwnTime
-from remesh.actors.node.processes import look
+from remesh.actors.node.processes import ProcessorUse, look, processor_use
 from remesh.actors.node.seats import RankSeat, VaultSeat
 from remesh.actors.node.stamps import Field
 from remesh.orchestrator.control.words.events import WorkerFrozen, WorkerStuck
@@ -149,12 +150,13 @@ class Looked:
 
     def __init__(self, seat):
         self.process = subprocess.Popen(["sleep", "1000"])
-        assert soon(lambda: look(self.process.pid).state == "S")  # it has run, and is counted so
         self.line, self.theirs = link()
         self.one = Resident(1, seat, self.line)
         self.one.born(self.process.pid, os.pidfd_open(self.process.pid))
         self.one.stamps = Seen()
-        self.watch = SignWatch(Timers(patience_s=P))
+        self.used_s = {"ran": 0.001, "waited": 0.0}
+        self.counts = True
+        self.watch = SignWatch(Timers(patience_s=P), self.use)
         self.beats = 0
 
     def beat(self, now_s, **standing):
@@ -165,6 +167,11 @@ class Looked:
 
     def look(self, now_s):
         return self.watch.look((self.one,), now_s, now_s)
+
+    def use(self, pid):
+        assert pid == self.process.pid
+        ran_ns, waited_ns = (int(used_s * 1e9) for used_s in self.used_s.values())
+        return ProcessorUse({pid: (ran_ns, waited_ns)}) if self.counts else None
 
     def stop(self):
         self.process.send_signal(signal.SIGSTOP)
@@ -219,13 +226,32 @@ def test_a_process_that_sleeps_without_a_beat_is_frozen_late(looked):
     assert len(looked.look(1.1 * BUSY_PATIENCES * P)) == 1
 
 
-def test_a_process_that_runs_or_waits_to_run_is_not_frozen(looked):
-    """Hunger: without a beat, but with processor time, or in the queue for it."""
+ALL_OF_IT_S = BUSY_PATIENCES * P
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "idle"),
+    [
+        (1.1 / RAN_PART, 0.0, False),
+        (0.9 / RAN_PART, 0.9 / WAITED_PART, True),
+        (0.0, 1.1 / WAITED_PART, False),
+    ],
+)
+def test_a_process_that_runs_or_waits_to_run_is_not_frozen(looked, ran, waited, idle):
+    """Hunger: without a beat, but with processor time, or in the queue for it most of the time."""
     looked.beat(0.0)
     assert looked.look(1.1 * P) == []
-    assert looked.watch._signs[1].active_ns > 0
-    looked.watch._signs[1].active_ns -= int(BUSY_PATIENCES * P * 1e9)
-    assert looked.look(1.1 * BUSY_PATIENCES * P) == []
+    looked.used_s["ran"] += ran * ALL_OF_IT_S
+    looked.used_s["waited"] += waited * ALL_OF_IT_S
+    assert len(looked.look(1.1 * P + ALL_OF_IT_S)) == idle
+
+
+def test_where_the_kernel_does_not_count_a_process_that_sleeps_is_not_known_to(looked):
+    looked.counts = False
+    looked.beat(0.0)
+    assert looked.look(1.1 * P) == looked.look(1.2 * P + ALL_OF_IT_S) == []
+    now_s = in_a_long_step(looked)
+    assert looked.beat(now_s + 1.1 * P) == looked.beat(now_s + 2.2 * P) == []
 
 
 def test_a_frozen_vault_is_killed():
@@ -272,13 +298,37 @@ def test_a_trainer_in_a_long_step_whose_process_sleeps_is_told_early_and_again_l
     assert not late.at_rest
 
 
-def test_a_trainer_that_computes_is_not_told_early(looked):
+@pytest.mark.parametrize(("word", "part"), [("ran", RAN_PART), ("waited", WAITED_PART)])
+def test_a_trainer_that_computes_is_not_told_early(looked, word, part):
     now_s = in_a_long_step(looked)
-    looked.watch._signs[1].rest_ns -= int(P * 1e9)
+    looked.used_s[word] += 1.2 * P / part
     assert looked.beat(now_s + 1.1 * P) == []
     looked.beat(now_s + 1.2 * P)
     (told,) = looked.beat(now_s + 2.4 * P)
     assert told.at_rest, "it is looked at again"
+
+
+def test_a_sleeper_on_a_busy_host_is_told_early(looked):
+    """It wakes a hundred times a second, and waits for a processor each time."""
+    now_s = in_a_long_step(looked)
+    looked.used_s["waited"] += 0.9 * P / WAITED_PART
+    (told,) = looked.beat(now_s + 1.1 * P)
+    assert told.at_rest
+
+
+def test_what_a_process_uses_is_told_by_thread_and_what_has_ended_takes_nothing_along():
+    earlier = ProcessorUse({1: (2_000_000_000, 0), 2: (9_000_000_000, 9_000_000_000)})
+    later = ProcessorUse({1: (3_000_000_000, 500_000_000), 3: (1_000_000_000, 250_000_000)})
+    assert later.since(earlier) == (2.0, 0.75)
+
+
+def test_what_a_process_uses_is_the_kernels_word():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        assert soon(lambda: processor_use(process.pid))
+        first = processor_use(process.pid)
+        assert soon(lambda: processor_use(process.pid).since(first)[0] > 0)
+        process.kill()
+    assert processor_use(process.pid) is None
 
 
 @pytest.mark.parametrize("reason", ["parked", "between steps", "not formed"])
