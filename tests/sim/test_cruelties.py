@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from remesh.orchestrator.control.controller import Controller
+from remesh.orchestrator.control.memory.checkpoint_book import Save
 from remesh.orchestrator.control.memory.state import State
-from remesh.orchestrator.control.words.commands import EndWorker, Form
-from remesh.orchestrator.control.words.events import RunStarted, StopRequested
+from remesh.orchestrator.control.words.commands import Commit, EndWorker, Form
+from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted, StopRequested
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member
@@ -197,6 +198,23 @@ def test_a_kill_of_a_healthy_worker_is_noticed_and_one_of_a_frozen_one_is_not():
         start.invariants._check_deserved(order)
     process.frozen = True
     start.invariants._check_deserved(order)
+
+
+def test_a_commit_is_asked_for_once_more_only_if_it_died_with_its_controller():
+    """Seed 13029: the older of two under way was asked for after the other had failed."""
+    simulation, _ = scene(seed=2)
+    start = simulation.newest
+    checkpoints = start.controller.state.checkpoints
+    commit = Commit(generation=max(start.invariants.formed), step=99, files=())
+    key = (commit.generation, commit.step)
+    checkpoints.saves[key] = Save(waiting=set(), asked=True)
+    start.invariants._check_commit(commit)
+    start.invariants.after(ControllerRestarted(down_s=1.0), [commit])
+    with pytest.raises(InvariantError, match="asked for before"):
+        start.invariants._check_commit(commit)
+    checkpoints.saves[key].asked = False
+    start.invariants.after(ControllerRestarted(down_s=1.0), [])
+    start.invariants._check_commit(commit)
 
 
 def test_a_stop_that_leaves_what_ranks_hold_is_noticed():

@@ -102,6 +102,17 @@ def test_a_commit_under_way_is_asked_for_again_and_ends_once():
     assert drive.state.checkpoints.newest_step == 20
 
 
+def test_of_commits_that_died_with_their_controller_the_older_is_asked_for_if_the_newest_fails():
+    drive = running(20)
+    (older,) = of(cmd.Commit, drive.save(20))
+    drive.steps(40)
+    drive.do(ev.StopRequested(reason="enough"))
+    (newest,) = of(cmd.Commit, drive.save(40))
+    assert of(cmd.Commit, restart(drive, 2.0)) == [newest]
+    refused = ev.CommitFailed(generation=1, step=40, error="connection reset")
+    assert of(cmd.Commit, drive.do(refused)) == [older]
+
+
 def test_starts_and_ends_of_workers_are_asked_for_again():
     drive = running(5)
     drive.do(ev.WorkerFrozen(worker="worker-3", silent_s=0.6))

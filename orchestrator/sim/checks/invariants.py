@@ -66,6 +66,8 @@ class Invariants:
         self._check_old_word(event)
         self._note(event)
         again = isinstance(event, ControllerRestarted)
+        if again:
+            self._forget_unanswered()
         self.starting = {c.worker for c in commands if isinstance(c, cmd.StartWorker)}
         for command in commands:
             if not (again and self._is_repeated(command)):
@@ -146,6 +148,11 @@ class Invariants:
         roster = self.controller.state.roster
         there = roster.on(event.node) if event.node in roster.nodes else []
         return any(one.device == event.device and one.name != event.worker for one in there)
+
+    def _forget_unanswered(self) -> None:
+        """Commits that died with their controller: each may be asked for again, when it is due."""
+        saves = self.controller.state.checkpoints.saves
+        self.commits -= {key for key in self.commits if key in saves and not saves[key].asked}
 
     def _is_repeated(self, command: cmd.Command) -> bool:
         """A restarted controller asks again for what it may not have asked for."""
