@@ -15,6 +15,7 @@ from pathlib import Path
 
 from remesh.actors.node.processes import look
 from remesh.actors.run.contact import Contact, ask
+from remesh.data.regular_file import open_regular
 from remesh.parallel.doors.addresses import answers, parted
 
 LOOK_S = 0.5
@@ -64,7 +65,7 @@ def last_word_s(run_dir: Path) -> float:
     """
     moments = [0.0]
     for path in (run_dir / "run.json", *sorted((run_dir / "journal").glob("*.jsonl"))[-1:]):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), open_regular(path) as file:
             moments.append(os.fstat(file.fileno()).st_mtime)
     return max(moments)
 

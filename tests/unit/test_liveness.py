@@ -70,6 +70,12 @@ def test_the_newest_sign_in_the_folder_is_the_last_word(run):
     assert contact.stat().st_mtime_ns != 10 * 10**9
 
 
+def test_a_pipe_in_the_place_of_a_journal_is_no_word_and_nobody_waits_at_it(tmp_path):
+    (tmp_path / "journal").mkdir()
+    os.mkfifo(tmp_path / "journal" / "000001.jsonl")
+    assert last_word_s(tmp_path) == 0.0
+
+
 def test_a_run_whose_word_is_young_is_in_use(run):
     """user 1b"""
     with pytest.raises(UserError, match=r"by run ab12: its last word came \d s ago, and it"):
