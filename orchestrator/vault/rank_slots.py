@@ -164,12 +164,16 @@ class RankSlots:
         return self.safe, self.free_slot() is not None and self.pace.is_due(step)
 
     def voted(self, step: int) -> list[RankDo]:
-        """What the least ballot of all ranks says: all have a safe snapshot of `step`."""
+        """What the least ballot of all ranks says: all have a safe snapshot of `step`.
+
+        The vault hears of one that lies in the present slots. If the rank has begun anew since it
+        voted, it lies among those of before, which the vault would give up.
+        """
         if step == ANEW:
             self._begin_anew()
         elif self.stable < step < NEVER:
             self.stable = step
-            if self._has_line and not self._said_stable:
+            if self._has_line and self.safe >= step and not self._said_stable:
                 self._said_stable = True
                 return [SayVault(word=vw.NowStable())]
         return []

@@ -206,28 +206,23 @@ class Shelf:
             self._out += copies.sent_on(word.lease, lease, (word.number, word.step))
 
     def _stable(self, lease: Lease, word: sw.StableSaid) -> None:
-        """Earlier generations are not needed any more.
+        """Earlier generations are not needed any more, nor what this rank had before it began anew.
 
-        Unless they have been told of meanwhile: then they stay for the next generation.
+        Unless they have been told of meanwhile: then they stay for the next generation. What others
+        had before they began anew may be the stable snapshot itself: each says it of its own.
         """
         generation = lease.generation
         if self.is_over(generation):
             return
         self.anchor = max(self.anchor, generation)
         for older, other in list(self.leases.items()):
-            if self._is_old(other, generation):
+            own = other.claim.of_rank == lease.claim.of_rank and older < word.lease
+            if own or other.generation < generation:
                 other.give_up()
                 self._tidy(older)
         self._out.append(sw.TrimFree())
         if lease.copied:
             self._out.append(sw.SendStable(lease=word.lease))
-
-    def _is_old(self, lease: Lease, generation: int) -> bool:
-        """Of a generation before, or of a rank that has begun anew in this one."""
-        if lease.generation == generation and not lease.is_open and lease.granted:
-            others = (one for one in self.leases.values() if one is not lease)
-            return any(one.is_open and one.claim == lease.claim for one in others)
-        return lease.generation < generation
 
     def _hung_up(self, lease: Lease, word: sw.HungUp) -> None:
         lease.hung_up = True

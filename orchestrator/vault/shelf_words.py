@@ -1,7 +1,7 @@
 """What a shelf is told, and what it has done: the words of the machine of a vault.
 
-A lease is known by a number that whoever asks gives it, a slot of memory by the number that memory
-gives it; `number` is the place of a slot in its lease.
+A lease is known by a number that whoever asks gives it, a higher one each time, a slot of memory by
+the number that memory gives it; `number` is the place of a slot in its lease.
 """
 
 from dataclasses import dataclass
@@ -25,6 +25,11 @@ class Claim:
     guest: bool = False
     least_slots: int = 1
     copied: bool = False
+
+    @property
+    def of_rank(self) -> tuple[int, Held, bool]:
+        """What all claims of one rank in one generation have in common, whatever its buddy."""
+        return self.generation, self.held, self.guest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

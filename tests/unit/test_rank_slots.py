@@ -178,11 +178,27 @@ def test_what_is_on_its_way_is_not_written_over_whatever_is_stable():
 
 def test_the_vault_hears_once_that_a_generation_is_stable():
     rank = Rank().lease()
+    for step in (1, 2):
+        rank.safe(rank.take(step), step)
     assert rank.slots.voted(NOTHING) == []
     assert rank.slots.voted(NEVER) == []
     assert rank.slots.voted(1) == [SayVault(word=vw.NowStable())]
     assert rank.slots.voted(2) == []
     assert rank.slots.stable == 2
+
+
+def test_one_that_begins_anew_amid_a_vote_gives_up_nothing_of_before():
+    """What is stable lies in the slots that it has left, until a newer one is."""
+    rank = Rank(ALONE).lease()
+    rank.sealed(rank.take(1), 1)
+    assert rank.ballot(2) == (1, True)
+    rank.do(rank.slots.move(WAYS, 0.0))
+    assert rank.slots.voted(1) == []
+    rank.lease()
+    assert rank.ballot(2) == (ANEW, False)
+    rank.slots.voted(ANEW)
+    rank.safe(rank.take(3), 3)
+    assert rank.slots.voted(3) == [SayVault(word=vw.NowStable())]
 
 
 def test_one_that_lost_its_slots_says_so_once_and_counts_nothing_of_before():

@@ -281,6 +281,52 @@ def test_a_rank_that_begins_anew_in_a_generation_keeps_its_old_slots_until_it_is
     assert steps(shelf) == []
 
 
+def test_what_others_had_before_they_began_anew_is_not_given_up_for_the_word_of_one():
+    """The one that began anew has not copied anything since: what is stable lies there."""
+    shelf = DrivenShelf()
+    shelf.lease(1, claim(1, rank=1))
+    shelf.copy(1, 0, 4)
+    shelf.gone(1)
+    shelf.lease(2, claim(1, rank=1))
+    shelf.lease(3, claim(1, rank=0))
+    shelf.say(sw.StableSaid(lease=3))
+    assert steps(shelf) == [(1, 4)]
+    shelf.say(sw.StableSaid(lease=2))
+    assert steps(shelf) == []
+
+
+def test_a_late_word_of_the_slots_of_before_gives_up_none_of_those_that_came_after():
+    shelf = DrivenShelf()
+    for number, step in ((1, 4), (2, 6)):
+        shelf.lease(number, claim(1))
+        shelf.copy(number, 0, step)
+    shelf.gone(2)
+    shelf.say(sw.StableSaid(lease=1))
+    assert steps(shelf) == [(1, 6)]
+
+
+def test_slots_of_before_that_are_not_left_yet_go_as_soon_as_they_are():
+    shelf = DrivenShelf()
+    slots = shelf.lease(1, claim(1))
+    shelf.copy(1, 0, 4)
+    shelf.lease(2, claim(1))
+    shelf.say(sw.StableSaid(lease=2))
+    assert shelf.freed == []
+    shelf.gone(1)
+    assert set(shelf.freed) == set(slots)
+
+
+def test_one_that_begins_anew_without_a_buddy_gives_up_what_it_had_with_one():
+    shelf = DrivenShelf()
+    shelf.lease(1, claim(1, copied=True))
+    shelf.copy(1, 0, 4)
+    shelf.gone(1)
+    shelf.lease(2, claim(1))
+    shelf.copy(2, 0, 6)
+    shelf.say(sw.StableSaid(lease=2))
+    assert steps(shelf) == []
+
+
 def sent(said):
     return [(do.number, do.step) for do in of_kind(said, sw.SendCopy)]
 
