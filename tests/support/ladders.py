@@ -9,6 +9,7 @@ from remesh.parallel.plan.schedules.catalogue import pipeline_of
 DEFAULTS = {
     "max_dp": 4,
     "tp": 1,
+    "cp": 1,
     "pp": 1,
     "schedule": "1f1b",
     "zero_stage": 0,
@@ -24,7 +25,8 @@ def flight(**words):
     pipeline = pipeline_of(asked["schedule"], asked["pp"], 2)
     return Flight.of_units(
         replicas=asked["max_dp"],
-        unit=Unit(workers=asked["tp"], on_one_node=not asked["allow_cross_node_tp"]),
+        unit=Unit(workers=asked["tp"] * asked["cp"], on_one_node=not asked["allow_cross_node_tp"]),
+        copies=asked["cp"],
         shards=asked["zero_group"] if asked["zero_stage"] else 1,
         staging=Staging(schedule=asked["schedule"], pipeline=pipeline, num_leaves=12),
         bit_key=f"tp={asked['tp']}",

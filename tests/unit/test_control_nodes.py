@@ -2,6 +2,7 @@
 
 import pytest
 from control_drive import Drive, of, running
+from ladders import mixed
 
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.journal import encode, replay
@@ -214,6 +215,50 @@ def test_a_head_that_is_taken_away_ends_the_run_saved_and_preempted():
     [end] = of(cmd.End, drive.commands)
     assert end.status == "preempted"
     assert "the head node head is leaving: Ray drains it; saved at step 6" in end.reason
+
+
+def broken_pair(*joining, **options):
+    """Pairs of workers that hold the same; of the one that stays one dies, as the other leaves."""
+    drive = running(5, nodes=(("head", 2), ("b", 2)), **{"max_dp": 2, "cp": 2, **options})
+    drain(drive, "b")
+    for node in joining:
+        drive.do(ev.NodeJoined(node=node, slots=2))
+    drive.ready()
+    staying = [one.worker for one in drive.state.current.members if one.node == "head"]
+    drive.lose(staying[0])
+    return drive
+
+
+PAIRS_OR_ONE = mixed({"max_dp": 2, "cp": 2}, {"max_dp": 1})
+
+
+@pytest.mark.parametrize("options", [{}, {"ladder": PAIRS_OR_ONE}])
+def test_what_those_who_stay_cannot_bring_along_comes_from_a_node_that_leaves(options):
+    """One that holds all of the state has nobody on its node to make up a pair with."""
+    drive = broken_pair("c", **options)
+    [form] = forms(drive.park(6))
+    assert (form.from_step, nodes_of(form)) == (6, ["b", "b", "c", "c"])
+    drive.train()
+    [form] = forms(drive.park(7, drained=True))
+    assert (form.from_step, nodes_of(form)) == (7, ["c", "c"])
+
+
+def test_nodes_that_leave_wait_for_a_mesh_that_has_their_state_without_them():
+    drive = broken_pair()
+    drive.park(6)
+    assert drive.state.phase == "waiting"
+    assert not of(cmd.EndWorker, drive.commands)
+    drive.ready()
+    form = forms(drive.commands)[-1]
+    assert (form.from_step, nodes_of(form)) == (6, ["head", "head"])
+    assert {end.node for end in of(cmd.EndWorker, drive.commands)} == {"b"}
+
+
+def test_a_node_leaves_a_run_that_waits_if_another_has_the_state_where_a_mesh_can_take_it():
+    drive = broken_pair(cp=1, max_dp=4, min_workers=3)
+    drive.park(6)
+    assert drive.state.phase == "waiting"
+    assert {end.node for end in of(cmd.EndWorker, drive.commands)} == {"b"}
 
 
 @pytest.mark.parametrize("moment", ["forming", "restoring", "draining"])

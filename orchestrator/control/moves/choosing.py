@@ -122,25 +122,50 @@ def _choice(turn: Turn, candidates: _Candidates) -> Choice | None:
 
 
 def last_holders(turn: Turn) -> list[Worker]:
-    """Workers on nodes that leave, if nothing else holds as new a state: one mesh more takes it.
+    """Workers on nodes that leave, if no mesh without them has as new a state: one more takes it.
 
     None of those on trial: a mesh with them breaks, whatever they hold.
+
+    Cost: as `choose_mesh`.
     """
     state = turn.state
     found = state.roster.in_state(WorkerState.LEAVING) if state.roster.leaving else []
     leaving = [worker for worker in found if worker.node not in state.suspicions.on_trial]
-    if not leaving:
-        return []
     held = states_held(state, leaving)
-    others = states_held(state, state.roster.in_state(WorkerState.IDLE))
-    elsewhere = newest_whole(others.values())
+    if not held:
+        return []
+    idle = state.roster.in_state(WorkerState.IDLE)
+    others = states_held(state, idle)
+    saved = state.checkpoints.newest_step
+    known = -1 if saved is None else saved
     together = newest_whole([*others.values(), *held.values()])
-    known = -1 if elsewhere is None else elsewhere[0]
-    if state.checkpoints.newest_step is not None:
-        known = max(known, state.checkpoints.newest_step)
     if together is None or together[0] <= known:
         return []
+    elsewhere = newest_whole(others[name] for name in _taken(turn, idle, others))
+    known = known if elsewhere is None else max(known, elsewhere[0])
+    if together[0] <= known:
+        return []
     return [worker for worker in leaving if worker.name in held and held[worker.name][0] > known]
+
+
+def _taken(turn: Turn, idle: list[Worker], held: Mapping[str, StepHeld]) -> list[str]:
+    """Those of the holders that a mesh of these workers has; while they are too few, that it may
+    have: each on a node with enough for a unit.
+    """
+    candidates = _Candidates(idle=idle, held=held, slots=())
+    choice = _choice(_trying(turn, turn.ladder), candidates)
+    if choice is not None:
+        return [member.worker for member in choice.members if member.worker in held]
+    placed = {one.name for unit in turn.ladder.units for one in _fitting(unit, idle)}
+    return [name for name in held if name in placed]
+
+
+def _fitting(unit: Unit, idle: list[Worker]) -> list[Worker]:
+    """Those that can be part of such a unit."""
+    if not unit.on_one_node:
+        return idle
+    counts = Counter(worker.node for worker in idle)
+    return [worker for worker in idle if counts[worker.node] >= unit.workers]
 
 
 def stays_whole(turn: Turn) -> bool:
@@ -174,8 +199,7 @@ def _units(
     """
     state, idle, held = turn.state, candidates.idle, candidates.held
     size, anywhere = unit.workers, not unit.on_one_node
-    counts = Counter(worker.node for worker in idle)
-    fitting = [worker for worker in idle if anywhere or counts[worker.node] >= size]
+    fitting = _fitting(unit, idle)
     holders = _Holders(
         idle=fitting,
         held=held,
