@@ -28,6 +28,7 @@ from remesh.actors.node.processes import look
 from remesh.actors.node.seats import AnySeat
 
 MOST_FAILURES = 3  # one after the other, before it could fork
+_WAITING_FAILURES = 2  # then none is taken that waits already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,9 @@ class Forker:
 
     def start(self, living: Iterable[int] = ()) -> None:
         """Begin to warm up; the processes that are there already end with the agent too."""
-        started, self._first = self._first or warm(self._spec, self._environment), None
+        # Those that wait here have left each other behind: what two fail of, the third does too.
+        begin = warm if self._failures < _WAITING_FAILURES else start
+        started, self._first = self._first or begin(self._spec, self._environment), None
         self._warm, self._line = started.process, started.line
         self._line.setblocking(False)
         for descriptor in living:

@@ -95,7 +95,7 @@ class NodeLoop:
         self._ended = False
         self._clearing = False
         self._said_empty = False
-        self._still_s = 0.0
+        self._still_s = self._told_still_s = 0.0
         self._pending: Future[NodeAnswer] | None = None
         self._asked_s = 0.0
         self._leased_s = 0.0
@@ -167,7 +167,7 @@ class NodeLoop:
         if self._pending is None and (has_news or now_s >= self._speak_s):
             word = self._outbox.word(empty=is_empty, stood_still_s=self._still_s)
             self._said_empty = is_empty
-            self._asked_s = now_s
+            self._asked_s, self._told_still_s = now_s, self._still_s
             self._speak_s = now_s + self._timers.beat_s(self._num_nodes)
             self._say(word, has_news=has_news)
 
@@ -192,7 +192,8 @@ class NodeLoop:
     def _heed(self, answer: NodeAnswer) -> None:
         if not self._outbox.hear(answer):
             return
-        self._still_s = 0.0
+        self._still_s -= self._told_still_s  # it may have stood still since
+        self._told_still_s = 0.0
         self._letters.is_told(answer.letters)
         self._num_nodes = max(1, answer.num_nodes)
         if answer.leased:

@@ -36,7 +36,7 @@ from remesh.actors.agent.fork_words import (
     heard_word,
     say,
 )
-from remesh.actors.cluster.warm_start import NICENESS, WORD, taken_on
+from remesh.actors.cluster.warm_start import WORD, be_nice_enough, taken_on
 from remesh.actors.node.leftovers import sweep
 from remesh.actors.node.seats import AnySeat, RankSeat
 from remesh.actors.orders import RunSpec
@@ -57,8 +57,7 @@ def main() -> None:
     with os.fdopen(number, "rb") as file:
         spec: RunSpec = pickle.load(file)  # noqa: S301 - of the agent
     gc.enable()
-    if NICENESS in os.environ:  # loading was as urgent as the agent is, training is not
-        os.setpriority(os.PRIO_PROCESS, 0, int(os.environ[NICENESS]))
+    be_nice_enough(os.environ)  # loading was as urgent as the agent is, training is not
     if sys.argv[3:] == ["alone"]:
         word, (end,) = heard_word(line)
         line.close()

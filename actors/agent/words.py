@@ -159,7 +159,11 @@ def beat_bytes(word: NodeWord) -> bytes:
 
 
 def beat_of(body: bytes) -> NodeWord:
-    return NodeWord(events=(), **json.loads(body))
+    """Raises: ValueError if it is none that this Remesh writes."""
+    told = json.loads(body)
+    if not isinstance(told, dict) or set(told) != set(_BEAT):
+        raise ValueError(f"{told!r} is no beat; expected {', '.join(_BEAT)}")
+    return NodeWord(events=(), **told)
 
 
 def answer_bytes(answer: NodeAnswer) -> bytes:

@@ -2,7 +2,9 @@
 
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from remesh.orchestrator.job.job import Job
@@ -12,6 +14,19 @@ from remesh.orchestrator.user_text import is_url
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - asked for its room only
 _KB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Of the limit of a group of processes, what they use, and what of that gives way."""
+
+    limit: str
+    used: str
+    gives_way: str
+
+
+_UNIFIED = _Files("memory.max", "memory.current", "inactive_file")
+_OLDER = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def this_machine(job: Job) -> Machine:
@@ -57,10 +72,41 @@ def _available() -> int | None:
     return None
 
 
-def _left_to_group(group: Path = Path("/sys/fs/cgroup")) -> int | None:
+def _left_to_group(
+    mounted: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """To the group of this process, and to those that it is in: each of them may have a limit."""
+    found = [
+        _left_to(group, files)
+        for root, group, files in _groups(mounted, own)
+        for group in (group, *group.parents)
+        if group.is_relative_to(root)
+    ]
+    return min((left for left in found if left is not None), default=None)
+
+
+def _groups(mounted: Path, own: Path) -> Iterator[tuple[Path, Path, _Files]]:
+    """The root of those of one kind, the group of this process, and their files. A container sees
+    its own as the root, and may be told a path that is not there.
+    """
+    with suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, kinds, inside = line.split(":", 2)
+            if not kinds:
+                yield mounted, mounted / inside.lstrip("/"), _UNIFIED
+            elif "memory" in kinds.split(","):
+                root = mounted / "memory"
+                yield root, root / inside.lstrip("/"), _OLDER
+
+
+def _left_to(group: Path, files: _Files) -> int | None:
+    """What was read from files and not lately gives way to whoever wants memory."""
     with suppress(OSError, ValueError):  # "max" is no number, and no limit
-        limit = int((group / "memory.max").read_text())
-        return max(0, limit - int((group / "memory.current").read_text()))
+        limit = int((group / files.limit).read_text())
+        used = int((group / files.used).read_text())
+        stat = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        gives_way = sum(int(value) for name, value in stat if name == files.gives_way)
+        return max(0, limit - max(0, used - gives_way))
     return None
 
 

@@ -159,10 +159,17 @@ def taken_on(door: socket.socket, node: int) -> tuple[socket.socket, int]:
     os.environ.clear()
     os.environ.update({**own["environment"], **ENVIRONMENT})
     sys.path[:] = own["path"]
-    with suppress(OSError):  # it stays as it is
+    with suppress(OSError):  # who is no root stays as nice as it is
         os.setpriority(os.PRIO_PROCESS, 0, own["nice"])
+    with suppress(OSError):
         _FIRST_TO_GO.write_text(own["first_to_go"])
     return line, file
+
+
+def be_nice_enough(environment: Mapping[str, str]) -> None:
+    """As nice as NICENESS says, or as it is already: who is nicer by a user's wish stays so."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(own, int(environment.get(NICENESS, own))))
 
 
 def _agent_at(door: socket.socket, node: int) -> socket.socket:

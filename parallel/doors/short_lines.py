@@ -11,15 +11,19 @@ not tell that who was to write it is dead.
 import secrets
 import socket
 import struct
+import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 LIMIT_S = 2.0  # until all are connected, who have all been there a moment ago
 _LOOK_S = 0.05
 MOST_NUMBERS = 1 << 12  # of one rank at once: what a line takes in though nobody reads
-_NAME_BYTES = 16
+_NETWORKS = Path("/proc/self/ns/net")
+_NETWORK = struct.Struct("<Q")
+_RANDOM_BYTES = 16
 _RANK = struct.Struct("<q")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
@@ -30,6 +34,7 @@ class ShortLines:
     def __init__(self, rank: int, lines: dict[int, socket.socket]) -> None:
         self._rank = rank
         self._lines = lines
+        self._closing = threading.Lock()
 
     @staticmethod
     def form(
@@ -47,14 +52,19 @@ class ShortLines:
         listener, own = _listener(len(pids))
         try:
             names = gather(own)
-            lines = None if listener is None else _connected(listener, names, rank, pids, check)
+            if listener is None or not _can_meet(names):
+                return None  # and so do all others
+            lines = _connected(listener, names, rank, pids, check)
         finally:
             if listener is not None:
                 listener.close()
-        answers = gather(bytes([lines is not None]))
         found = ShortLines(rank, lines or {})
-        if all(answer == b"\1" for answer in answers):
-            return found
+        try:
+            if all(answer == b"\1" for answer in gather(bytes([lines is not None]))):
+                return found
+        except BaseException:
+            found.close()
+            raise
         found.close()
         return None
 
@@ -69,7 +79,7 @@ class ShortLines:
             line.sendall(said)
         rows = {self._rank: list(numbers)}
         for rank, line in self._lines.items():
-            heard = line.recv(len(said), socket.MSG_WAITALL)
+            heard = _heard(line, len(said))
             if len(heard) < len(said):
                 raise ConnectionError(f"rank {rank} has hung up")
             rows[rank] = array("q", heard).tolist()
@@ -77,27 +87,46 @@ class ShortLines:
 
     def end(self) -> None:
         """Frees who waits at a line, here and at the other ends. Repeatable."""
-        for line in self._lines.values():
-            with suppress(OSError):  # the other side was first
-                line.shutdown(socket.SHUT_RDWR)
+        with self._closing:  # or the number of a line could be another's by then
+            for line in self._lines.values():
+                with suppress(OSError):  # the other side was first
+                    line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Repeatable; not while another thread waits."""
         self.end()
-        _close_all(self._lines)
+        with self._closing:
+            _close_all(self._lines)
+
+
+def _heard(line: socket.socket, size: int) -> bytes:
+    """So many bytes, fewer if the line has ended: a signal may cut short what is received."""
+    data = piece = line.recv(size, socket.MSG_WAITALL)
+    while piece and len(data) < size:
+        piece = line.recv(size - len(data), socket.MSG_WAITALL)
+        data += piece
+    return data
 
 
 def _listener(backlog: int) -> tuple[socket.socket | None, bytes]:
-    """And the name by which it is found: all zeros for none."""
-    name = secrets.token_bytes(_NAME_BYTES)
+    """And the name by which it is found, which begins with where: all zeros for none."""
     try:
+        name = _NETWORK.pack(_NETWORKS.stat().st_ino) + secrets.token_bytes(_RANDOM_BYTES)
         made = socket.socket(socket.AF_UNIX)
         made.bind(_place(name))
         made.listen(backlog)
         made.settimeout(_LOOK_S)
     except (OSError, AttributeError):  # there are no such sockets here, or no descriptors left
-        return None, bytes(_NAME_BYTES)
+        return None, bytes(_NETWORK.size + _RANDOM_BYTES)
     return made, name
+
+
+def _can_meet(names: Sequence[bytes]) -> bool:
+    """Whether all have a name, of one network: containers of a host may each have their own, in
+    which nobody finds another one, and those who wait for it would do so in vain.
+    """
+    networks = {name[: _NETWORK.size] for name in names}
+    return len(networks) == 1 and any(networks.pop())
 
 
 def _connected(

@@ -7,12 +7,14 @@ itself, of which nobody knows the cut before there is a mesh.
 """
 
 import mmap
+from collections.abc import Callable
 from contextlib import suppress
 
 from remesh.parallel.pages.large_pages import untouched
 
 _MADV_POPULATE_WRITE = 23  # of Linux 5.14; Python has no name for it
 _PIECE_BYTES = 2 << 20  # a large page: whoever is called waits for one piece at the most
+_ASKED_BYTES = 16 * _PIECE_BYTES  # so many are made before it is asked again whether they may be
 _PAGE_BYTES = 4096
 
 
@@ -29,13 +31,15 @@ class StateRoom:
         self._taken_bytes = 0
         self._stopped = False
 
-    def lay_out(self) -> None:
-        """Returns once all pages are there, or soon after `stop`, or where a kernel cannot."""
+    def lay_out(self, may: Callable[[int, int], bool] = lambda _left, _size: True) -> None:
+        """Returns once all pages are there, or soon after `stop`, or where a kernel cannot, or may
+        not: asked now and then with the bytes that are left of how many.
+        """
         with suppress(OSError):
             while not self._stopped and self._laid_bytes < self._size_bytes:
                 end = min(self._laid_bytes + _PIECE_BYTES, self._size_bytes)
                 memory = self._memory
-                if memory is None:
+                if memory is None or not self._may_go_on(may):
                     return
                 memory.madvise(_MADV_POPULATE_WRITE, self._laid_bytes, end - self._laid_bytes)
                 self._laid_bytes = end
@@ -58,3 +62,7 @@ class StateRoom:
         memory, self._memory = self._memory, None
         if memory is not None and self._taken_bytes < len(memory):
             memory.madvise(mmap.MADV_DONTNEED, self._taken_bytes)
+
+    def _may_go_on(self, may: Callable[[int, int], bool]) -> bool:
+        asks = self._laid_bytes % _ASKED_BYTES == 0
+        return not asks or may(self._size_bytes - self._laid_bytes, self._size_bytes)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 from node_house import House, house_spec
@@ -61,6 +62,28 @@ def test_beats_without_news_call_nobody_and_renew_the_lease(tmp_path):
         assert one.stamps[Field.LEASE_NS] > leased_ns
         house.end("worker-0")
         assert house.calls > calls
+    finally:
+        house.close()
+
+
+class Stopping(House):
+    """Its agent stands still between what it says and what is answered to that, once."""
+
+    stops_s = 0.0
+
+    def _hear(self, word):
+        answer = super()._hear(word)
+        stops_s, self.stops_s = self.stops_s, 0.0
+        time.sleep(stops_s)
+        return answer
+
+
+def test_that_it_stood_still_after_it_had_spoken_is_said_with_the_next_word(tmp_path):
+    house = Stopping(house_spec(tmp_path, patience_s=0.5))
+    try:
+        house.start("worker-0")
+        house.stops_s = 2.0
+        assert soon(lambda: any(word.stood_still_s > 1.0 for word in house.words))
     finally:
         house.close()
 

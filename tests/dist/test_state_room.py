@@ -9,7 +9,8 @@ import pytest
 import torch
 from small_engine import MODEL, spec
 
-from remesh.actors.worker.laying_out import likely_bytes, room_for
+from remesh.actors.cluster.this_machine import free_memory
+from remesh.actors.worker.laying_out import has_room, likely_bytes, room_for
 from remesh.orchestrator.job.job import load_job
 from remesh.parallel.groups.mesh import Mesh
 from remesh.parallel.pages.state_room import StateRoom
@@ -117,6 +118,29 @@ def test_a_room_that_is_closed_amid_the_laying_out_ends_it():
     room.close()
     thread.join()
     assert room.take(1) is None
+
+
+def test_no_more_is_laid_out_once_the_machine_has_not_as_much_again():
+    """Several workers of a machine lay out at once: each has seen what all of them want."""
+    asked = []
+
+    def may(left_bytes, size_bytes):
+        asked.append((left_bytes, size_bytes))
+        return len(asked) < 3
+
+    room = StateRoom(1 << 30)
+    room.lay_out(may)
+    step = asked[0][0] - asked[1][0]
+    assert asked == [(2**30 - step * n, 2**30) for n in range(3)]
+    assert room.take(2 * step) is not None
+    assert room.take(1) is None
+    room.close()
+
+
+def test_there_is_room_for_what_is_left_if_as_much_as_the_whole_stays_free():
+    free_bytes = free_memory()
+    assert has_room(free_bytes // 4, free_bytes // 4)
+    assert not has_room(free_bytes // 2, free_bytes * 3 // 4)
 
 
 def test_a_rank_of_the_largest_mesh_is_what_room_is_made_for():

@@ -83,10 +83,20 @@ def test_who_does_not_know_the_secret_is_not_heard():
     post = Post(secret="another")
     post.writer.write(b"beat")
     post.box.turn()
-    post.writer._socket.sendto(b"", ("127.0.0.1", int(post.box.address.rpartition(":")[2])))
+    post.writer._socket.sendto(b"", post.box._socket.getsockname())
     post.box.turn()
     assert post.heard == []
     post.close()
+
+
+def test_a_box_reads_no_letter_to_one_before_it_that_had_its_port(post):
+    """Who has listened could have a dead node beat on for the controller that follows."""
+    where, _, name = post.box.address.partition("/")
+    assert name not in ("", LetterBox(HOST, SECRET, post._hear).address.partition("/")[2])
+    post.writer.is_told(f"{where}/{name[::-1]}")
+    post.writer.write(b"beat")
+    post.box.turn()
+    assert post.heard == []
 
 
 def test_what_is_said_is_no_answer_to_whoever_said_it(post):
@@ -94,7 +104,7 @@ def test_what_is_said_is_no_answer_to_whoever_said_it(post):
     post.box._socket.close()
     echo = post.box._socket = LetterWriter(HOST, SECRET, 9)._socket
     host, port = echo.getsockname()
-    post.writer.is_told(f"{host}:{port}")
+    post.writer.is_told(f"{host}:{port}/name")
     post.writer.write(b"beat")
     got = []
     assert soon(lambda: _received(echo, got))
@@ -155,13 +165,15 @@ def test_a_box_reads_on_after_one_whose_letter_could_not_be_heard():
     def hear(body):
         if body == b"bad":
             raise OSError
+        if body == b"worse":
+            beat_of(body)
         heard.append(body)
         return body
 
     box, writer = LetterBox(HOST, SECRET, hear), LetterWriter(HOST, SECRET, 7)
     box.start()
     writer.is_told(box.address)
-    for body in (b"bad", b"good"):
+    for body in (b"bad", b"worse", b"good"):
         writer.write(body)
         writer.forget()
     assert soon(lambda: heard == [b"good"])
@@ -184,6 +196,12 @@ def test_a_beat_and_its_answer_are_the_same_as_a_letter():
     assert beat_of(beat_bytes(word)) == word
     answer = NodeAnswer(incarnation=3, heard=4, num_nodes=2, leased=True, clear=True, letters="h:1")
     assert answer_of(answer_bytes(answer)) == answer
+
+
+@pytest.mark.parametrize("body", [b"no json", b"\xff", b"5", b"[]", b"{}", b'{"node": "n"}'])
+def test_what_another_remesh_writes_is_no_beat(body):
+    with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+        beat_of(body)
 
 
 def test_news_is_no_beat():

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from remesh.actors.cluster.this_machine import check_metrics_host, this_machine
+from remesh.actors.cluster.this_machine import (
+    _left_to_group,
+    check_metrics_host,
+    this_machine,
+)
 from remesh.cli.main import main
 from remesh.orchestrator.job.job import load_job
 from remesh.orchestrator.plan.fitting import (
@@ -149,6 +153,48 @@ def test_this_machine_is_known(tmp_path):
     assert min(found.free_bytes, found.disk_bytes, found.shared_bytes) > 0
     remote = load_job(TINY, ["checkpoint.url=s3://bucket/x"])
     assert this_machine(remote).disk_bytes is None
+
+
+GROUPS = """\
+4:memory:/job/rank
+1:name=systemd:/
+0::/job/rank
+"""
+
+
+def a_group(folder, limit, used, cached, names=("memory.max", "memory.current", "inactive_file")):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 7\n{names[2]} {cached}\n")
+
+
+def left_to_group(tmp_path, groups=GROUPS):
+    (tmp_path / "groups").write_text(groups)
+    return _left_to_group(tmp_path / "mounted", tmp_path / "groups")
+
+
+def test_a_process_may_take_what_the_tightest_group_around_it_leaves(tmp_path):
+    """That of a job within one of a node, say; pages that were read give way."""
+    mounted = tmp_path / "mounted"
+    assert left_to_group(tmp_path) is None
+    a_group(mounted / "job" / "rank", "max", 500, 0)
+    assert left_to_group(tmp_path) is None
+    a_group(mounted / "job", 1000, 800, 300)
+    assert left_to_group(tmp_path) == 500
+    a_group(mounted, 900, 850, 0)  # as a container sees its own
+    assert left_to_group(tmp_path) == 50
+    a_group(mounted, 900, 950, 10)
+    assert left_to_group(tmp_path) == 0
+
+
+def test_so_it_may_where_groups_are_of_the_older_kind(tmp_path):
+    older = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    a_group(tmp_path / "mounted" / "memory" / "job", 1000, 800, 100, older)
+    assert left_to_group(tmp_path) == 300
+    assert left_to_group(tmp_path, "4:cpu,memory:/elsewhere\n0::/job\n") is None
+    a_group(tmp_path / "mounted" / "memory", 1000, 900, 0, older)
+    assert left_to_group(tmp_path, "4:cpu,memory:/elsewhere\n0::/job\n") == 100
 
 
 def test_metrics_are_at_an_address_of_this_machine():

@@ -1,13 +1,20 @@
 """Lines between the processes of one host: who gets in, what is told, and what ends them."""
 
+import fcntl
 import os
+import signal
 import socket
+import termios
 import threading
+from array import array
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from waiting import soon
 
-from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines
+from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines, _listener
 from remesh.parallel.plan.errors import GroupError
 
 
@@ -92,6 +99,111 @@ def test_a_stranger_who_comes_first_is_sent_away_and_the_others_are_let_in():
     came[0].close()
 
 
+@pytest.mark.parametrize("of_another", [bytes(24), (1).to_bytes(8, "little") + bytes(16)])
+def test_where_one_has_no_name_or_another_network_nobody_waits_for_anybody(of_another):
+    table, looked = Table(2), []
+    thread = threading.Thread(target=table.gather, args=(1, of_another))
+    thread.start()
+
+    def gather(message):
+        return table.gather(0, message)
+
+    found = ShortLines.form(gather, 0, [os.getpid()] * 2, lambda: looked.append(True))
+    thread.join()
+    assert (found, looked) == (None, [])
+
+
+def test_what_was_formed_is_closed_if_the_others_are_not_heard_any_more():
+    table, before = Table(2), num_sockets()
+
+    def one(rank):
+        def gather(message):
+            if len(message) == 1:
+                raise GroupError("the generation is over")
+            return table.gather(rank, message)
+
+        with pytest.raises(GroupError) as caught:
+            ShortLines.form(gather, rank, [os.getpid()] * 2)
+        return caught  # with a traceback, which holds what it has passed
+
+    with ThreadPoolExecutor(2) as threads:
+        caught = list(threads.map(one, range(2)))
+    assert num_sockets() == before
+    assert len(caught) == 2
+
+
+def num_sockets():
+    found = 0
+    for place in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            found += str(place.readlink()).startswith("socket:")
+    return found
+
+
+def test_a_signal_amid_a_message_ends_no_line():
+    """It cuts short what the kernel has received by then, which is no end of who says it."""
+    one, other = Table(2).form()
+    (line,) = other._lines.values()
+    came = []
+    earlier = signal.signal(signal.SIGUSR1, lambda *_: came.append(True))
+
+    def say_with_a_break():
+        line.sendall(bytes(8))
+        soon(lambda: not unread(line))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        soon(lambda: came)
+        line.sendall((5).to_bytes(8, "little"))
+
+    thread = threading.Thread(target=say_with_a_break)
+    thread.start()
+    try:
+        assert one.told([1, 2]) == [[1, 2], [0, 5]]
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, earlier)
+        close_all((one, other))
+
+
+def unread(line):
+    """Bytes that were said and that nobody has received yet."""
+    found = array("i", [0])
+    fcntl.ioctl(line, termios.TIOCOUTQ, found)
+    return found[0]
+
+
+class Slow:
+    """A line whose number is another's once it is closed; who ends it takes a moment."""
+
+    def __init__(self):
+        self.said = []
+        self.ends = threading.Event()
+        self.goes_on = threading.Event()
+
+    def shutdown(self, _how):
+        self.said.append("ends")
+        self.ends.set()
+        self.goes_on.wait(30)
+        self.said.append("has ended")
+
+    def close(self):
+        self.said.append("closes")
+
+
+def test_no_line_is_closed_while_another_thread_ends_it():
+    line = Slow()
+    lines = ShortLines(0, {1: line})
+    ends = threading.Thread(target=lines.end)
+    ends.start()
+    assert line.ends.wait(30)
+    closes = threading.Thread(target=lines.close)
+    closes.start()
+    closes.join(0.05)
+    line.goes_on.set()
+    for thread in (ends, closes):
+        thread.join()
+    assert line.said == ["ends", "has ended", "ends", "has ended", "closes"]
+
+
 def test_who_waits_for_one_that_does_not_come_is_freed_by_what_it_looks_at():
     table = Table(2)
 
@@ -100,7 +212,9 @@ def test_who_waits_for_one_that_does_not_come_is_freed_by_what_it_looks_at():
 
     def absent():
         """Takes part in the first round, and connects to nobody."""
-        table.gather(1, bytes(16))
+        listener, name = _listener(1)
+        table.gather(1, name)
+        listener.close()
 
     thread = threading.Thread(target=absent)
     thread.start()
