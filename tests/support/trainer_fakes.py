@@ -241,13 +241,16 @@ class Alone:
 
 
 class Room:
-    """One whose laying out goes on until it is stopped. `left` is set when it is over."""
+    """One whose laying out goes on until it is stopped. `left` is set when it is over, and `may` is
+    what tells whether it may go on.
+    """
 
     def __init__(self):
         self.begun, self.left = threading.Event(), threading.Event()
         self._stopped = threading.Event()
 
-    def lay_out(self):
+    def lay_out(self, may):
+        self.may = may
         self.begun.set()
         assert self._stopped.wait(PATIENCE_S)
         self.left.set()

@@ -71,6 +71,8 @@ def test_it_lays_out_memory_until_it_is_called():
     assert not room.left.is_set()
     bench.form()
     assert room.left.wait(PATIENCE_S)
+    assert room.may(0, 0)
+    assert not room.may(1 << 62, 0)  # no machine has as much
     bench.heard(WorkerParked)
 
 
