@@ -8,10 +8,11 @@ from random import Random
 from remesh.orchestrator.accounts.view import view_of
 from remesh.orchestrator.control.journal import replay
 from remesh.orchestrator.control.memory.generations import GenerationReport
+from remesh.orchestrator.control.memory.quarantine import COOL_DOWN_PATIENCES
 from remesh.orchestrator.control.words.events import Event, RunStarted
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
-from remesh.orchestrator.sim.checks.bounds import Costs
+from remesh.orchestrator.sim.checks.bounds import Costs, num_cool_downs
 from remesh.orchestrator.sim.checks.coverage import Coverage
 from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.mishaps.faults import PlannedFault
@@ -195,6 +196,9 @@ class Simulation:
             + sum(life.lost_steps for life in lives),
             journal_bytes=sum(one.journal.num_bytes for one in self.starts),
             recoveries_s=[_to_first_step_s(life) for life in lives if life.recovery_s is not None],
+            cool_downs=num_cool_downs(
+                self.agenda.now_s, COOL_DOWN_PATIENCES * self.settings.patience_s
+            ),
         )
 
 

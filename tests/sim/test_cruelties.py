@@ -7,6 +7,7 @@ import pytest
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.checkpoint_book import Save
+from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.commands import Commit, EndWorker, Form
 from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted, StopRequested
@@ -16,7 +17,7 @@ from remesh.orchestrator.control.words.records import CheckpointState, FreshStat
 from remesh.orchestrator.plan.rung import Rung
 from remesh.orchestrator.sim import draws
 from remesh.orchestrator.sim.__main__ import main
-from remesh.orchestrator.sim.checks.bounds import Costs
+from remesh.orchestrator.sim.checks.bounds import Costs, num_cool_downs
 from remesh.orchestrator.sim.checks.coverage import everything
 from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.journal_lines import JournalLines
@@ -32,6 +33,7 @@ from remesh.orchestrator.sim.simulation import Simulation
 from remesh.parallel.plan.layout import Layout
 
 SETTINGS = Settings(steps=30, every=10, step_s=0.2, limit_s=4000.0)
+COSTS = Costs(meshes=2, kills=1, steps=9, journal_bytes=999, recoveries_s=[0.5], cool_downs=0)
 
 
 def scene(*faults, seed=1, **settings):
@@ -229,6 +231,18 @@ def test_a_stop_that_leaves_what_ranks_hold_is_noticed():
     start.ends.check(State(), 99.0)
 
 
+def test_what_is_held_by_those_whose_end_is_on_its_way_counts_for_nothing_at_a_stop():
+    simulation, _ = scene(seed=2)
+    start = simulation.newest
+    state = start.controller.state
+    state.phase, state.checkpoints.good = Phase.STOPPED, []
+    for worker in state.roster.in_state(WorkerState.IDLE):
+        with pytest.raises(InvariantError, match="is held by live ranks"):
+            start.ends.check(state, 99.0)
+        state.roster.move(worker, WorkerState.ENDING)
+    start.ends.check(state, 99.0)
+
+
 @pytest.mark.parametrize(
     ("more", "what"),
     [
@@ -239,10 +253,21 @@ def test_a_stop_that_leaves_what_ranks_hold_is_noticed():
     ],
 )
 def test_what_costs_too_much_is_noticed(more, what):
-    costs = Costs(meshes=2, kills=1, steps=9, journal_bytes=999, recoveries_s=[0.5])
-    costs.check(["kill"], 1.0)
+    COSTS.check(["kill"], 1.0)
     with pytest.raises(InvariantError, match=what):
-        replace(costs, **more).check(["kill"], 1.0)
+        replace(COSTS, **more).check(["kill"], 1.0)
+
+
+def test_a_node_whose_disk_stays_bad_may_cost_two_meshes_after_each_cool_down():
+    """10, 20 and 40 s have room in 71 s, and 80 s more do not."""
+    assert [num_cool_downs(seconds, 10.0) for seconds in (9.0, 11.0, 71.0, 149.0)] == [0, 1, 3, 3]
+    thrice = replace(COSTS, meshes=16, kills=36, cool_downs=3)
+    thrice.check(["bad disk"], 1.0)
+    for more in ({"meshes": 17}, {"kills": 37}, {"cool_downs": 2}):
+        with pytest.raises(InvariantError, match="at most for 1 faults"):
+            replace(thrice, **more).check(["bad disk"], 1.0)
+    with pytest.raises(InvariantError, match="16 meshes, of 10 at most"):
+        thrice.check(["kill"], 1.0)
 
 
 def test_there_is_a_name_for_all_that_can_be_reached():

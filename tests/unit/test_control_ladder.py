@@ -193,6 +193,22 @@ def test_what_only_a_node_that_leaves_holds_is_not_left_behind_for_another_ladde
     assert of(cmd.Drain, drive.do(changed(ladder(max_dp=2)))) == []
 
 
+def test_a_node_that_begins_to_leave_at_the_boundary_still_counts_for_another_ladder():
+    """Those who stay hold nothing whole by then, and a mesh of two could not take all along."""
+    drive = running(10, zero_stage=3)
+    (drain,) = of(cmd.Drain, drive.do(changed(ladder(max_dp=2, tp=2))))
+    assert not drain.save
+    drive.do(changed(ladder(max_dp=2)))
+    drive.do(ev.NodeDraining(node="b", cause="it is wanted elsewhere"))
+    drained(drive, 11, save=False)
+    life = drive.state.current
+    assert (life.layout, life.from_step) == (Layout(dp=4), 11)
+    drive.train()
+    drained(drive, 12)
+    life = drive.state.current
+    assert (life.layout, life.from_step) == (Layout(dp=2), 12)
+
+
 def test_bits_that_change_with_the_ladder_are_announced_with_the_keys():
     drive = running(10)
     drive.do(changed(ladder(max_dp=2, tp=2)))

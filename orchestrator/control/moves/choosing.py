@@ -67,7 +67,7 @@ def choose_mesh(turn: Turn, slots: Sequence[VaultSlot] = ()) -> Choice:
 
 def takes_all_along(turn: Turn, ladder: Ladder) -> bool:
     """Whether the mesh that members and idle workers would make up on this ladder, were all to
-    stand at a step boundary now, holds as much of the state as all of them.
+    stand at a step boundary now, holds as much of the state as all of them, and as those who leave.
 
     Cost: as `choose_mesh`.
     """
@@ -81,7 +81,8 @@ def takes_all_along(turn: Turn, ladder: Ladder) -> bool:
         held[worker.name] = (state.step, life.rung.held_by(member.rank))
         if not worker.leaving:
             idle.append(worker)
-    held |= states_held(state, [worker for worker in idle if worker.name not in held])
+    parked = idle + state.roster.in_state(WorkerState.LEAVING)
+    held |= states_held(state, [worker for worker in parked if worker.name not in held])
     candidates = _Candidates(idle=idle, held=held, slots=())
     choice = _choice(_trying(turn, ladder), candidates)
     return choice is not None and _keeps_all(choice, candidates)

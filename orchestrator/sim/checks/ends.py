@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.events import (
     CommitFailed,
@@ -71,12 +72,17 @@ class Ends:
         return self.storage.times >= CRAWLING and self.storage.still_until_s > 0
 
     def _held(self, state: State) -> int:
-        """The newest step whose state healthy ranks hold together."""
+        """The newest step whose state healthy ranks hold together.
+
+        Without those whose end is on its way: what one of them says crosses it and saves nothing.
+        Whether it was to be ended is for the check of that command.
+        """
         found: dict[int, list[Held]] = {}
         for name, process in self.health.processes.items():
             ill = self.health.why_ill(name) not in ("", "late")
-            known = name in state.roster.workers
-            if ill or not known or process.at_step is None:
+            worker = state.roster.workers.get(name)
+            stays = worker is not None and worker.state is not WorkerState.ENDING
+            if ill or not stays or process.at_step is None:
                 continue
             if state.lineage.holds(process.seat.held_in, process.at_step):
                 found.setdefault(process.at_step, []).append(process.held)
