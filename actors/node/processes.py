@@ -74,7 +74,9 @@ class ProcessorUse:
         spent = [
             (ran - ran_then, waited - waited_then)
             for one, (ran, waited) in self.threads.items()
-            for ran_then, waited_then in [earlier.threads.get(one, none)]
+            for then in [earlier.threads.get(one, none)]
+            # One that has run for less than another with its id is a new one.
+            for ran_then, waited_then in [then if then[0] <= ran else none]
         ]
         return sum(ran for ran, _ in spent) / 1e9, sum(waited for _, waited in spent) / 1e9
 

@@ -126,6 +126,7 @@ class Engine:
         if self.fault:
             fault, self.fault = self.fault, None
             raise fault
+        work.snapshots()
         self.update.passed()
         self.state.tensor.fill_(step)
         self.at_step = step
@@ -201,6 +202,7 @@ class Snapshots:
         self.log.append(("leave",))
 
     def ballot(self, step):
+        self.log.append(("ballot", step))
         return None, False
 
     def take(self, step):

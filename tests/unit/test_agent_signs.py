@@ -320,6 +320,8 @@ def test_what_a_process_uses_is_told_by_thread_and_what_has_ended_takes_nothing_
     earlier = ProcessorUse({1: (2_000_000_000, 0), 2: (9_000_000_000, 9_000_000_000)})
     later = ProcessorUse({1: (3_000_000_000, 500_000_000), 3: (1_000_000_000, 250_000_000)})
     assert later.since(earlier) == (2.0, 0.75)
+    another = ProcessorUse({1: (3_000_000_000, 500_000_000), 2: (1_000_000_000, 250_000_000)})
+    assert another.since(earlier) == (2.0, 0.75)
 
 
 def test_what_a_process_uses_is_the_kernels_word():

@@ -76,6 +76,17 @@ def test_it_lays_out_memory_until_it_is_called():
     bench.heard(WorkerParked)
 
 
+def test_of_snapshots_nothing_is_asked_before_the_step_votes():
+    bench = Workbench(steps=1, every=1)
+    bench.stream.reads.shut()
+    bench.form()
+    bench.stream.reads.wait_for(1)
+    assert ("ballot", 1) not in bench.log
+    bench.stream.reads.open()
+    bench.heard(WorkerParked)
+    assert bench.log.count(("ballot", 1)) == 1
+
+
 def test_its_groups_are_as_strict_as_its_node_says():
     for strict_groups in (True, False):
         bench = Workbench(strict_groups=strict_groups)
