@@ -12,14 +12,13 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from remesh.parallel.doors.addresses import listen
 from remesh.parallel.threads import heard_thread
 
-MOST_WAITING = 512
 _SHARE = 4  # of the process's descriptors, one in so many at most
-_MOMENT_S = 0.25
 _AGAIN_S = 0.1
 _CLOSE_S = 2.0
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -39,11 +38,22 @@ class Visitor(Protocol):
 V = TypeVar("V", bound=Visitor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorRoom:
+    """How many may wait at a door; if none is left, one goes that has had a moment to be heard."""
+
+    most: int = 512
+    moment_s: float = 0.25
+
+
+ROOM = DoorRoom()
+
+
 class Doorstep(Generic[V]):
     """A listener whose connections are handed to `admit`, blocking again, once they are heard.
 
     `admit` runs in the door's thread, and must not block. Who is not heard within `limit_s` goes;
-    there is room for `most`, or less where the process may have few descriptors.
+    there is `room` for so many, or less where the process may have few descriptors.
     """
 
     def __init__(
@@ -53,11 +63,11 @@ class Doorstep(Generic[V]):
         admit: Callable[[socket.socket, V], None],
         *,
         limit_s: float,
-        most: int = MOST_WAITING,
+        room: DoorRoom = ROOM,
     ) -> None:
         self.host, self.port = listener.getsockname()[:2]
         self._waker, woken = socket.socketpair()
-        queue = _Queue(listener, woken, visitor, admit, bounds=(limit_s, most))
+        queue = _Queue(listener, woken, visitor, admit, bounds=(limit_s, room))
         self._thread = heard_thread(queue.serve, name="door")
 
     @staticmethod
@@ -102,14 +112,15 @@ class _Queue(Generic[V]):
         visitor: Callable[[], V],
         admit: Callable[[socket.socket, V], None],
         *,
-        bounds: tuple[float, int],
+        bounds: tuple[float, DoorRoom],
     ) -> None:
         self._listener = listener
         self._woken = woken
         self._visitor = visitor
         self._admit = admit
-        self._limit_s, most = bounds
-        self._most = min(most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
+        self._limit_s, room = bounds
+        self._moment_s = min(room.moment_s, self._limit_s)
+        self._most = min(room.most, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE)
         self._selector = selectors.DefaultSelector()
         self._waiting: dict[_Waiting[V], None] = {}
         self._listens = False
@@ -150,7 +161,7 @@ class _Queue(Generic[V]):
 
     def _may_push(self, now_s: float) -> bool:
         first = next(iter(self._waiting))
-        return now_s - first.since_s >= min(_MOMENT_S, self._limit_s)
+        return now_s - first.since_s >= self._moment_s
 
     def _wait_s(self) -> float | None:
         if not self._listens:

@@ -30,8 +30,6 @@ PORT = 6379
 SERVER_PORT = 8265
 LISTEN = "0A"
 FOREVER_S = "1000000"
-READY_LIMIT_S = 60
-GONE_LIMIT_S = 10
 RAY_START = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-gpus", "0",
              "--disable-usage-stats", "--log-style", "record", "--include-log-monitor", "false",
              "--dashboard-agent-listen-port", "0",
@@ -87,10 +85,10 @@ class Hosts:
             hosts._boot("--head", "--port", str(PORT), "--include-dashboard",
                         *(server if job_server else ["false"]))  # fmt: skip
             begun = hosts._head_listens if job_server else lambda: hosts.up
-            until(begun, READY_LIMIT_S, "the head begins")
+            until(begun, "the head begins")
             hosts.stand(num)
             if job_server:
-                until(lambda: hosts._head_listens(SERVER_PORT), READY_LIMIT_S, "the job server")
+                until(lambda: hosts._head_listens(SERVER_PORT), "the job server")
         except BaseException:
             hosts.close()
             raise
@@ -125,10 +123,10 @@ class Hosts:
         """So many hosts run: more join, or the newest drain and leave."""
         for host in self.up[num:]:
             self.drain(host)
-            until(lambda host=host: not host.init, READY_LIMIT_S, f"{host.name} leaves")
+            until(lambda host=host: not host.init, f"{host.name} leaves")
         joining = [self.join() for _ in range(num - len(self.up))]
         for host in [self.hosts[0], *joining]:
-            until(lambda host=host: _serves(host), READY_LIMIT_S, f"{host.name} joins")
+            until(lambda host=host: _serves(host), f"{host.name} joins")
 
     def join(self):
         """A new host, that is still about to join."""
@@ -226,7 +224,7 @@ class Hosts:
     def _hold(self, argv):
         """The pid of a process that keeps its namespaces; ready once it sleeps."""
         pid = self._ask(argv, self.folder)
-        until(lambda: _command(pid).startswith(b"sleep"), GONE_LIMIT_S, "namespaces are made")
+        until(lambda: _command(pid).startswith(b"sleep"), "namespaces are made")
         return pid
 
     def _ask(self, argv, folder):
@@ -310,8 +308,16 @@ def _name(pid):
 
 def _sockets(pid):
     """Inodes of the sockets that a process holds."""
-    links = [str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()]
+    links = [_target(file) for file in Path(f"/proc/{pid}/fd").iterdir()]
     return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+
+
+def _target(file):
+    """What a descriptor stands for, nothing once it is closed."""
+    try:
+        return str(file.readlink())
+    except OSError:
+        return ""
 
 
 def _listeners(pid):

@@ -8,8 +8,6 @@ from place import until
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.node.processes import kill, look, session_members
 
-LEAVE_LIMIT_S = 60
-
 
 class LocalHosts:
     """The same operations: a session of processes on this machine is a host."""
@@ -38,7 +36,7 @@ class LocalHosts:
     def stand(self, num):
         for session in self.up[num:]:
             self.drain(session)
-            until(lambda session=session: not look(session), LEAVE_LIMIT_S, "it leaves")
+            until(lambda session=session: not look(session), "it leaves")
         for _ in range(num - len(self.up)):
             self.join()
 

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import PATIENCE_S, soon
+
 REMESH = str(Path(sys.executable).parent / "remesh")
 REPOSITORY = Path(__file__).parents[2]
 TINY = REPOSITORY / "examples" / "tiny.toml"
@@ -24,6 +26,10 @@ def slowly(step_s=0.1):
 
 
 SLOWLY = slowly()
+
+# Nobody waits for a checkpoint at step 8 before step 13, nor for copies of what each step made: so
+# the steps in between are long, before one in which a worker dies.
+KILL_AT_13 = ("--fault", "slow@step=9,for=1,steps=4", "--kill", "worker@13")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +59,22 @@ class Place:
             preexec_fn=_heed_signals,  # noqa: PLW1509 - nothing but two calls between fork and exec
         )
 
-    def remesh(self, *args, limit_s=LIMIT_S):
-        return self.finish(self.start(*args), limit_s=limit_s)
+    def remesh(self, *args):
+        return self.finish(self.start(*args))
 
-    def run(self, job, *args, limit_s=LIMIT_S):
+    def run(self, job, *args):
         """The outcome of a run with a report of its own."""
         report = self.root / f"report-{time.monotonic_ns()}.json"
-        return self.finish(self.start("run", job, "--report", report, *args), report, limit_s)
+        return self.finish(self.start("run", job, "--report", report, *args), report)
 
     @staticmethod
-    def finish(process, report=None, limit_s=LIMIT_S):
+    def finish(process, report=None):
         try:
-            out, err = process.communicate(timeout=limit_s)
+            out, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
-            raise AssertionError(f"still running after {limit_s} s:\n{out}\n{err}") from None
+            raise AssertionError(f"still running after {LIMIT_S} s:\n{out}\n{err}") from None
         written = json.loads(report.read_text()) if report and report.exists() else {}
         return Outcome(code=process.returncode, out=out, err=err, report=written)
 
@@ -79,11 +85,8 @@ def _heed_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def until(condition, limit_s, what):
-    """The first true value of `condition`, polled until the limit."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if found := condition():
-            return found
-        time.sleep(LOOK_S)
-    raise AssertionError(f"not within {limit_s} s: {what}")
+def until(condition, what):
+    """The first true value of `condition`; there is one limit, which ends a hang."""
+    found = soon(condition, LOOK_S)
+    assert found, f"not within {PATIENCE_S:g} s: {what}"
+    return found

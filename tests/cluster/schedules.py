@@ -5,12 +5,13 @@ import random
 import resource
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from place import SHORT, slowly, until
 
 from remesh.actors.history.journal_reading import read_history
-from remesh.actors.node.processes import look
+from remesh.actors.node.processes import kill
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.accounts.view import view_of
 
@@ -18,7 +19,6 @@ SHARED_MEMORY = Path("/dev/shm")
 ROW = 4  # schedules
 HOSTS, WORKERS = 2, 2
 AFTER = 3  # steps
-LIMIT_S = 120
 LOOK_S = 0.2  # a look reads the journal from its start
 STEP_S = 0.25
 LAYOUTS = {
@@ -105,21 +105,22 @@ class StruckRun:
             ranks = sum(worker.rank is not None for worker in view.workers)
             return view if members in (None, ranks) else None
 
-        return until(found, LIMIT_S, f"{members or 'any'} members reach step {from_step}")
+        return until(found, f"{members or 'any'} members reach step {from_step}")
 
     def _ranks(self):
         return [pid for host in self.hosts.up for pid in self.hosts.workers(host)]
 
     def _freeze(self, pid, longest_s):
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(self.chance.uniform(0.1, longest_s))
-        if look(pid):
+        for_s = self.chance.uniform(0.1, longest_s)
+        with suppress(ProcessLookupError):  # one that stands still is ended
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(for_s)
             os.kill(pid, signal.SIGCONT)
 
     # The kinds.
 
     def kill(self):
-        os.kill(self.chance.choice(self._ranks()), signal.SIGKILL)
+        kill(self.chance.choice(self._ranks()))
 
     def freeze(self):
         self._freeze(self.chance.choice(self._ranks()), 3.0)
@@ -142,7 +143,7 @@ class StruckRun:
         before = self._trains().generation
         self.hosts.stand(HOSTS + 1)
         self.hosts.drain(away)
-        until(lambda: not away.init, LIMIT_S, f"{away.name} leaves")
+        until(lambda: not away.init, f"{away.name} leaves")
         lives = [life for life in self._trains().generations if life.generation > before]
         assert {life.lost_steps for life in lives} == {0}, lives
 
@@ -156,8 +157,7 @@ class StruckRun:
         limits = {pid: _limit(pid, 0) for pid in self._ranks()}
         self._trains(from_step=self._trains().step + 20)
         for pid, most in limits.items():
-            if look(pid):
-                _limit(pid, most)
+            _limit(pid, most)
 
     def standstill(self):
         (controller,) = self._processes(b"ray::ControllerActor")
@@ -177,7 +177,9 @@ STRIKES = {
 
 
 def _limit(pid, size_bytes):
-    """The largest file that this process could write before."""
-    before, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, most))
-    return before
+    """The largest file that this process could write before; one that has ended writes none."""
+    with suppress(ProcessLookupError):
+        before, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, most))
+        return before
+    return 0

@@ -15,7 +15,7 @@ from place import REPOSITORY, until
 from remesh.actors.serving.metrics import TABLE
 
 SHIPPED = REPOSITORY / "deploy" / "prometheus"
-SCRAPE_S = 0.2
+SCRAPE_S = 1  # which is also how long a scrape may take, or it counts for nothing
 COUNTERS = [name for row in TABLE if row.kind != "gauge" for name in row.series]
 
 
@@ -64,7 +64,7 @@ class Scraper:
         assert len(values) < 2, (expression, values)
         return values[0] if values else None
 
-    def until(self, condition, limit_s, what):
+    def until(self, condition, what):
         """Waits until a scrape fulfils the condition."""
 
         def fulfilled():
@@ -74,16 +74,17 @@ class Scraper:
             except OSError:  # it has not opened its port yet
                 return None
 
-        return until(fulfilled, limit_s, what)
+        return until(fulfilled, what)
 
     def reset_counters(self):
         """Every counter that has ever gone back."""
         found = {name: self.series(f"resets({name}[1h]) > 0") for name in COUNTERS}
         return {name: series for name, series in found.items() if series}
 
-    def ranks(self):
-        """The ranks that have a series now."""
-        return sorted(int(dict(labels)["rank"]) for labels in self.series("remesh_rank_info"))
+    def ranks(self, when=""):
+        """The ranks that have a series now, none but `when` that holds."""
+        found = self.series(f"remesh_rank_info {when}")
+        return sorted(int(dict(labels)["rank"]) for labels in found)
 
     def targets(self):
         return self._get("targets")["activeTargets"]

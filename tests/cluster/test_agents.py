@@ -49,17 +49,19 @@ class AgentRun:
             "run", SHORT, "--address", cluster.address, "--report", self.report, *options, *pace
         )
 
-    def status(self):
-        contact = self.folder.contact()
-        return contact and ask(contact, "/status")
+    def status(self, fulfils=lambda _: True, what="an answer"):
+        """The first that the live controller answers and that fulfils this."""
+
+        def told():
+            assert self.command.poll() is None, self.command.communicate()
+            contact = self.folder.contact()
+            status = contact and ask(contact, "/status")
+            return status if status and fulfils(status) else None
+
+        return until(told, what)
 
     def reaches(self, step):
-        def reached():
-            assert self.command.poll() is None, self.command.communicate()
-            status = self.status()
-            return status and status["step"] >= step and status
-
-        return until(reached, 90, f"step {step}")
+        return self.status(lambda status: status["step"] >= step, f"step {step}")
 
     def children(self, warm):
         """The pids of the workers that were forked from this process."""
@@ -84,11 +86,11 @@ class AgentRun:
     def goes_on(self, after):
         """Once a later mesh than that of this status has trained further."""
 
-        def trains():
-            status = self.reaches(after["step"] + 3)
-            return status["generation"] > after["generation"]
+        def trains(status):
+            newer = status["generation"] > after["generation"]
+            return newer and status["step"] >= after["step"] + 3
 
-        until(trains, 60, "a later mesh")
+        self.status(trains, "a later mesh")
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +107,12 @@ def struck(pair, pair_place):
     command = warm.cmdline()
     before = {one["pid"] for one in status["workers"]}
     os.kill(victim["pid"], signal.SIGKILL)
-    until(lambda: run.children(warm) - before, 30, "a replacement")
+    until(lambda: run.children(warm) - before, "a replacement")
     run.goes_on(after=status)
     whole = run.status()
     owned = [child.pid for child in warm.children()]
     told = run.kill_agents(victim["node"])
-    until(lambda: not any(map(lives, owned)), 10, "the end of its ranks")
+    until(lambda: not any(map(lives, owned)), "the end of its ranks")
     run.goes_on(after=whole)
     return run.stop(), command, told.stdout.strip(), len(owned)
 
@@ -160,7 +162,7 @@ def test_a_node_that_ray_finds_short_of_memory_is_told_as_such_and_done_without(
         own = Place(place.root, cluster.environment())
         run = AgentRun(own, cluster, "short-of-memory", "elastic.max_failures=100")
         run.reaches(1)
-        until(lambda: LOW in told(run), 90, LOW)
+        until(lambda: LOW in told(run), LOW)
         run.reaches(run.status()["step"] + 5)
         curve.assert_same_bits(run.stop())
     finally:

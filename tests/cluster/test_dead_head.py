@@ -10,8 +10,6 @@ from place import SHORT, Place, until
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.node.processes import look, session_members
 
-START_LIMIT_S = 120
-
 
 @pytest.fixture
 def mortal(tmp_path):
@@ -35,7 +33,7 @@ def test_a_head_that_is_killed_is_one_line_and_code_4_and_the_run_can_be_taken_u
     longer = ("--set", "train.steps=100000", "--set", "checkpoint.dir=runs/headless")
     process = place.start("run", SHORT, "--address", cluster.address, *longer)
     folder = place.root / "runs" / "headless"
-    until(lambda: list(folder.glob("step-*/manifest.json")), START_LIMIT_S, "it trains")
+    until(lambda: list(folder.glob("step-*/manifest.json")), "it trains")
     os.kill(head_of(cluster.sessions), signal.SIGKILL)
     outcome = place.finish(process)
     assert outcome.code == 4, outcome.err

@@ -8,9 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 from place import SHORT, SLOWLY, until
+from waiting import PATIENCE_S
 
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
+
+LONG = ("--set", "train.steps=5000", *SLOWLY)
 
 
 def shared_memory(run_id):
@@ -26,20 +29,21 @@ def everything_of(command):
     return [psutil.Process(command.pid), *psutil.Process(command.pid).children(recursive=True)]
 
 
-def step_of(run_dir):
-    contact = RunFolder(run_dir).contact()
-    status = contact and ask(contact, "/status")
-    return status["step"] if status else 0
-
-
 def start_and_wait(place, run_dir, step, *args):
-    command = place.start("run", SHORT, "--set", f"checkpoint.dir={run_dir}", *args)
-    until(lambda: step_of(run_dir) >= step or command.poll() is not None, 60, f"step {step}")
-    return command
+    """A command that is far from its end, and the status of its run at this step."""
+    command = place.start("run", SHORT, "--set", f"checkpoint.dir={run_dir}", *args, *LONG)
+
+    def reached():
+        assert command.poll() is None, command.communicate()
+        contact = RunFolder(run_dir).contact()
+        status = contact and ask(contact, "/status")
+        return status if status and status["step"] >= step else None
+
+    return command, until(reached, f"step {step}")
 
 
-def resume(place, run_dir, *args, **limits):
-    return place.run(SHORT, "--set", f"checkpoint.dir={run_dir}", *args, **limits)
+def resume(place, run_dir, *args):
+    return place.run(SHORT, "--set", f"checkpoint.dir={run_dir}", *args)
 
 
 def assert_same_curve(outcome, undisturbed):
@@ -63,13 +67,13 @@ def stopped(place):
     With vaults, so that there is something to leave in shared memory.
     """
     run_dir = place.root / "runs" / "stopped"
-    command = start_and_wait(place, run_dir, 20, "--set", "checkpoint.snapshot_every=1")
+    command, _ = start_and_wait(place, run_dir, 20, "--set", "checkpoint.snapshot_every=1")
     processes, run_id = everything_of(command), id_of(run_dir)
     assert len(processes) > 10
     assert shared_memory(run_id)
     command.send_signal(signal.SIGINT)
-    outcome = place.finish(command, limit_s=60)
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    outcome = place.finish(command)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     return run_dir, outcome, alive, shared_memory(run_id)
 
 
@@ -86,7 +90,7 @@ def test_ctrl_c_saves_at_a_step_boundary_and_leaves_nothing(stopped):
 def test_a_finished_run_says_so_and_changes_nothing(cluster_place, short_undisturbed):
     run_dir = cluster_place.root / "runs" / "short"
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")}
-    outcome = resume(cluster_place, run_dir, limit_s=20)
+    outcome = resume(cluster_place, run_dir)
     assert "holds all 80 steps already" in outcome.out
     assert_same_curve(outcome, short_undisturbed)
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.safetensors")} == before
@@ -117,38 +121,39 @@ def test_a_branch_changes_on_its_way_and_goes_back_to_the_same_curve(
     assert status["origin"].startswith(f"{place.root}/runs/short/step-00000060.gen-")
 
 
-def test_kill_9_leaves_nothing_and_the_run_goes_on(
-    stopped, place, cluster, cluster_place, short_undisturbed
-):
+def test_kill_9_leaves_nothing_and_the_run_goes_on(stopped, place, cluster, cluster_place, curve):
     """So does the one that was stopped before: three clusters, one curve."""
     run_dir, *_ = stopped
-    command = start_and_wait(place, run_dir, 45)
+    command, _ = start_and_wait(place, run_dir, 45)
     processes, run_id = everything_of(command), id_of(run_dir)
     folder = Path(processes[1].cmdline()[-1])
     assert folder.name.startswith("remesh-")
     command.kill()
     command.wait()
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert alive == []
     assert shared_memory(run_id) == []
     assert not folder.exists()
-    status = cluster_place.remesh("status", run_dir, "--json")
-    assert '"phase": "interrupted"' in status.out
-    outcome = resume(cluster_place, run_dir, "--address", cluster.address)
-    assert_same_curve(outcome, short_undisturbed)
+    status = json.loads(cluster_place.remesh("status", run_dir, "--json").out)
+    assert status["phase"] == "interrupted"
+    rest = ("--set", f"train.steps={status['step'] + 20}")
+    outcome = resume(cluster_place, run_dir, "--address", cluster.address, *rest)
+    assert outcome.code == 0, outcome.err + outcome.out
+    curve.assert_same_bits(outcome.report)
     assert len(outcome.report["generations"]) == 3
 
 
 def test_kill_9_on_a_cluster_that_stays_ends_the_run_by_its_lease(cluster, cluster_place):
     run_dir = cluster_place.root / "runs" / "leased"
-    quick = ("--set", "elastic.patience_s=0.2", "--set", "train.steps=5000")
-    command = start_and_wait(cluster_place, run_dir, 5, "--address", cluster.address, *quick)
-    contact = RunFolder(run_dir).contact()
-    pids = [contact.pid, *(w["pid"] for w in ask(contact, "/status")["workers"] if w["pid"])]
-    processes = [psutil.Process(pid) for pid in pids]
+    quick = ("--set", "elastic.patience_s=0.2")
+    command, status = start_and_wait(
+        cluster_place, run_dir, 5, "--address", cluster.address, *quick
+    )
+    pids = [worker["pid"] for worker in status["workers"] if worker["pid"]]
+    processes = [psutil.Process(pid) for pid in (RunFolder(run_dir).contact().pid, *pids)]
     command.kill()
     command.wait()
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert alive == []
     assert not (run_dir / "run.json").exists()
     assert list(run_dir.glob("step-*/manifest.json"))
@@ -157,17 +162,16 @@ def test_kill_9_on_a_cluster_that_stays_ends_the_run_by_its_lease(cluster, clust
 def test_a_second_start_on_a_folder_in_use_is_refused(cluster, cluster_place):
     """The first one goes on unheard and ends saved (user 4b, inputs B2): its terminal is lost."""
     run_dir = cluster_place.root / "runs" / "busy"
-    long = ("--set", "train.steps=5000", "--set", "checkpoint.every=5000")
-    long += ("--address", cluster.address)
-    command = start_and_wait(cluster_place, run_dir, 5, *long, *SLOWLY)
+    rare = ("--set", "checkpoint.every=5000", "--address", cluster.address)
+    command, _ = start_and_wait(cluster_place, run_dir, 5, *rare)
     try:
         command.stdout.close()
-        second = resume(cluster_place, run_dir, *long, limit_s=30)
+        second = resume(cluster_place, run_dir, *rare, "--set", "train.steps=5000")
         status = cluster_place.remesh("status", run_dir)
         stacks = cluster_place.remesh("stacks", run_dir)
     finally:
         command.send_signal(signal.SIGHUP)
-        outcome = cluster_place.finish(command, limit_s=60)
+        outcome = cluster_place.finish(command)
     assert (second.code, outcome.code) == (2, 129)
     assert list(run_dir.glob("step-*/manifest.json"))
     assert "is in use by" in second.err

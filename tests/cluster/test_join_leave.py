@@ -14,8 +14,6 @@ from remesh.actors.node.processes import look, processes
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
-LIMIT_S = 60
-GONE_S = 20
 AFTER = 2
 MANY_STEPS = 5000
 
@@ -45,9 +43,9 @@ class Story:
 
     def trains(self, members, *, steps=AFTER):
         """The status once a mesh of so many members has made some steps."""
-        status = until(lambda: self._trains(members, 0), LIMIT_S, f"{members} members train")
+        status = until(lambda: self._trains(members, 0), f"{members} members train")
         last = status["step"] + steps
-        return until(lambda: self._trains(members, last), LIMIT_S, f"{members} reach step {last}")
+        return until(lambda: self._trains(members, last), f"{members} reach step {last}")
 
     def workers(self, session):
         """Processes of the run that have a node's session: its agent and what that has started."""
@@ -87,11 +85,11 @@ def told(story):
 
     os.kill(third, signal.SIGTERM)
     story.trains(2)
-    until(lambda: not look(third), GONE_S, "the node that was told to end is gone")
+    until(lambda: not look(third), "the node that was told to end is gone")
 
     story.seen["scaling down"] = story.place.remesh("scale", "runs/short", "--nodes", 1)
     story.seen["scaled down"] = story.trains(1)
-    until(lambda: not story.workers(second), GONE_S, "nothing is left on the spare node")
+    until(lambda: not story.workers(second), "nothing is left on the spare node")
     assert len(story.workers(head)) == 3  # agent, warm process, worker
 
     story.seen["beyond"] = story.place.remesh("scale", "runs/short", "--nodes", 4)
@@ -101,7 +99,7 @@ def told(story):
     drained = address_of(cluster, second)
     story.seen["draining"] = story.place.remesh("drain", drained)
     story.seen["drained"] = story.trains(1)
-    until(lambda: not story.workers(second), GONE_S, "nothing is left on the drained node")
+    until(lambda: not story.workers(second), "nothing is left on the drained node")
 
     story.process.send_signal(signal.SIGINT)
     report = story.finish(130)

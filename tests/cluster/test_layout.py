@@ -11,7 +11,6 @@ from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 
 STEPS = 5000  # more than it comes to
-LIMIT_S = 60
 LOOK_S = 0.2  # a look reads the journal from its start
 
 
@@ -31,9 +30,9 @@ class Story:
 
     def trains(self, layout, steps=3):
         """The run's view once a mesh of this layout has made some steps."""
-        found = until(lambda: self._trains(layout, 0), LIMIT_S, f"{layout} trains")
+        found = until(lambda: self._trains(layout, 0), f"{layout} trains")
         last = found.step + steps
-        return until(lambda: self._trains(layout, last), LIMIT_S, f"{layout} reaches step {last}")
+        return until(lambda: self._trains(layout, last), f"{layout} reaches step {last}")
 
     def scale(self, layout):
         return self.place.remesh("scale", "runs/short", "--layout", layout)

@@ -5,25 +5,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import soon
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.cluster.private_ray import TRIED_WITH, ray_worker
 from remesh.actors.node.processes import look, processes, session_members
 from remesh.orchestrator.user_errors import UnreachableError
 
-READY_LIMIT_S = 60.0
-GONE_LIMIT_S = 2.0
 # Parts of Ray that a local cluster does without: servers, and agents by their names and programs.
 UNASKED = ["dashboard.py", "ray.util.client", "monitor.py", "agent.py", "DashboardAgent",
            "RuntimeEnvAgent", "runtime_env/agent"]  # fmt: skip
 
 OWNER = """
 import json, os, time
+import psutil
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.node.processes import session_members
 
@@ -40,25 +39,23 @@ class Worker:
         return os.getpid()
 
 worker = ray.remote(Worker).options(lifetime="detached", name="worker").remote()
+members = set(session_members(cluster.sessions))
 told = {
     "hosts": sorted(node["NodeManagerAddress"] for node in ray.nodes()),
     "slots": sorted(node["Resources"]["CPU"] for node in ray.nodes()),
     "worker": ray.get(worker.pid.remote()),
     "sessions": cluster.sessions,
     "supervisor": cluster._supervisor.pid,
-    "commands": [open(f"/proc/{pid}/cmdline").read() for pid in session_members(cluster.sessions)],
+    "commands": [
+        " ".join(one.info["cmdline"] or [])
+        for one in psutil.process_iter(["cmdline"])
+        if one.pid in members
+    ],
     "folder": str(cluster._folder),
 }
 print(json.dumps(told), flush=True)
 time.sleep(600)
 """
-
-
-def within(limit_s, condition):
-    limit_s += time.monotonic()
-    while not (holds := condition()) and time.monotonic() < limit_s:
-        time.sleep(0.01)
-    return holds
 
 
 def children():
@@ -83,8 +80,8 @@ def test_two_nodes_stand_and_are_gone_with_their_owner(owner):
     assert [part for part in UNASKED if part in "\n".join(told["commands"])] == []
     os.kill(told["worker"], signal.SIGSTOP)
     owner.kill()
-    assert within(GONE_LIMIT_S, lambda: not session_members(sessions))
-    assert within(GONE_LIMIT_S, lambda: look(told["supervisor"]) is None)
+    assert soon(lambda: not session_members(sessions))
+    assert soon(lambda: look(told["supervisor"]) is None)
     assert not Path(told["folder"]).exists()
 
 
@@ -101,27 +98,35 @@ def test_a_cluster_leaves_nothing_without_its_supervisor_and_answers_no_stranger
     sessions = set(cluster.sessions)
     # Ray's agent comes up last; then it writes down the port of its metrics.
     session = cluster._folder / "n0" / "session_latest"
-    noted = within(READY_LIMIT_S, lambda: list(session.glob("metrics_export_port*")))
-    assert [path.read_text() for path in noted] == ["-1"]
+    noted = soon(
+        lambda: [
+            text for file in session.glob("metrics_export_port*") if (text := file.read_text())
+        ]
+    )
+    assert noted == ["-1"]
     answered = [port for port in listening(sessions) if http_answers(port)]
     os.kill(session_members(sessions)[-1], signal.SIGSTOP)
     cluster._supervisor.kill()
     cluster.close()
-    assert within(GONE_LIMIT_S, lambda: not session_members(sessions))
+    assert soon(lambda: not session_members(sessions))
     assert not cluster._folder.exists()
     assert answered == []
 
 
 def listening(sessions):
     """Ports of these sessions' processes that are open on every address."""
-    found = [
-        connection.laddr
-        for pid in session_members(sessions)
-        for connection in psutil.Process(pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    found = [address for pid in session_members(sessions) for address in listeners(pid)]
     assert found
     return {address.port for address in found if address.ip in ("0.0.0.0", "::")}
+
+
+def listeners(pid):
+    """Where a process listens; nowhere once it has ended."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.NoSuchProcess:
+        return []
+    return [one.laddr for one in connections if one.status == psutil.CONN_LISTEN]
 
 
 def http_answers(port):

@@ -16,8 +16,7 @@ from remesh.orchestrator.accounts.view import view_of
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
-TRAINS_LIMIT_S = 120
-ENDS_LIMIT_S = 60
+STEPS = 100_000  # more than it comes to, however quick they are
 LONG_AGO = (1.0, 1.0)
 
 
@@ -59,14 +58,14 @@ def two(tmp_path_factory):
     hosts = real_hosts.Hosts.start(2, job_server=True)
     try:
         two = TwoHosts(hosts, tmp_path_factory.mktemp("two"))
-        until(lambda: two.other.remesh("ls").code == 0, 60, "the job server")
+        until(lambda: two.other.remesh("ls").code == 0, "the job server")
         submitted = two.other.remesh(
-            "submit", SHORT, "--id", "far", "--set", "train.steps=5000",
+            "submit", SHORT, "--id", "far", "--set", f"train.steps={STEPS}",
             "--set", "checkpoint.dir=runs/far",
         )  # fmt: skip
         assert submitted.code == 0, submitted.err
-        until(two.folder.joinpath("run.json").exists, TRAINS_LIMIT_S, "the controller is there")
-        until(two.trains, TRAINS_LIMIT_S, "it trains")
+        until(two.folder.joinpath("run.json").exists, "the controller is there")
+        until(two.trains, "it trains")
         yield two
     finally:
         hosts.close()
@@ -84,12 +83,12 @@ def test_a_live_run_answers_on_every_host_and_beyond(two):
     assert (drained.code, "is leaving" in drained.out) == (0, True), drained.err
     for fresh in ((), ("--fresh",)):
         again = two.other.remesh(
-            "run", SHORT, "--address", two.hosts.address, "--set", "train.steps=5000",
+            "run", SHORT, "--address", two.hosts.address, "--set", f"train.steps={STEPS}",
             "--set", "checkpoint.dir=runs/far", *fresh,
         )  # fmt: skip
         assert (again.code, "is in use by" in again.err) == (2, True)
     row = two.row(two.beyond)
-    assert (row["status"], row["run"], row["steps"]) == ("running", "running", 5000)
+    assert (row["status"], row["run"], row["steps"]) == ("running", "running", STEPS)
 
 
 def test_one_that_is_cut_off_is_not_gone(two):
@@ -123,9 +122,7 @@ def test_a_dead_run_is_gone_on_every_host(two):
 def test_an_orphan_is_told_and_stopped_from_beyond(two):
     """user 2: stop said "far stopped" and 0, and it trained on."""
     two.lose_the_driver()
-    row = until(
-        lambda: (row := two.row(two.beyond))["status"] == "failed" and row, ENDS_LIMIT_S, "it ends"
-    )
+    row = until(lambda: (row := two.row(two.beyond))["status"] == "failed" and row, "it ends")
     assert row["run"] == "orphaned"
     assert "attempt 2" in two.beyond.remesh("resume", "far").err  # which has not taken it up yet
     stopped = two.beyond.remesh("stop", "far")

@@ -6,17 +6,15 @@ Each run has its own schedule, and all train the curve of replicas alone.
 import time
 
 import pytest
-from place import SHORT, SLOWLY, Place, until
+from place import KILL_AT_13, SHORT, SLOWLY, Place, until
 
 from remesh.actors.history.journal_reading import read_history
 from remesh.orchestrator.accounts.view import view_of
 
 STEPS, EVERY = 24, 8
-KILL = ("--kill", "worker@13")
 LENGTHS = (1, 2, 4, 3)  # of a pipeline, as the run is given more hosts and fewer
 GROUPS = ("parallel.tp=2", "parallel.allow_cross_node_tp=true", "model.num_layers=2")
 LOOK_S = 0.2
-TRAINS_LIMIT_S = 60
 LAG = 3  # steps that the copies may lie behind on a busy machine
 
 
@@ -28,7 +26,7 @@ class Runs:
         self._place = Place(root, hosts.environment(), hosts.prefix(root))
         self._root = root
 
-    def report(self, name, *settings, kill=KILL):
+    def report(self, name, *settings, kill=KILL_AT_13):
         outcome = self._place.run(
             SHORT, *self._words(name, f"train.steps={STEPS}", *settings), *kill
         )
@@ -40,13 +38,11 @@ class Runs:
         report = self._root / f"{name}.json"
         words = self._words(name, "train.steps=5000", *settings)
         process = self._place.start("run", SHORT, *words, "--report", report, *SLOWLY)
-        until(lambda: self._trains(process, name, 4), TRAINS_LIMIT_S, "four train")
+        until(lambda: self._trains(process, name, 4), "four train")
         for length in lengths:
             scaled = self._place.remesh("scale", f"runs/{name}", "--nodes", length)
             assert scaled.code == 0, scaled.err
-            until(
-                lambda n=length: self._trains(process, name, n), TRAINS_LIMIT_S, f"{length} train"
-            )
+            until(lambda n=length: self._trains(process, name, n), f"{length} train")
         process.terminate()
         outcome = self._place.finish(process, report)
         assert outcome.code == 143, outcome.err + outcome.out

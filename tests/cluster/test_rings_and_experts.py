@@ -15,7 +15,6 @@ from remesh.orchestrator.accounts.view import view_of
 
 EVERY = 8
 LOOK_S = 0.2
-TRAINS_LIMIT_S = 120
 KILL = ("--kill", "worker@10")
 EXPERTS = ("parallel.ep=2", "model.num_experts=4", "model.expert_width=48", "model.balanced=true")
 
@@ -97,9 +96,7 @@ class Runs:
             "run", SHORT, "--address", self._hosts.address, "--report", report, *sets, *strikes
         )
         if crash_at:
-            until(
-                lambda: self._reaches(crash_at, process, name), TRAINS_LIMIT_S, f"step {crash_at}"
-            )
+            until(lambda: self._reaches(crash_at, process, name), f"step {crash_at}")
             self._hosts.crash(self._hosts.up[-1])
         outcome = self._place.finish(process, report)
         assert outcome.code == 0, outcome.err + outcome.out

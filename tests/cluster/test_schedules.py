@@ -11,8 +11,6 @@ from schedules import HOSTS, STRIKES, WORKERS, StruckRun, schedule_of
 
 from remesh.orchestrator.sim.mishaps.strikes import STRIKES as SIMULATED
 
-GONE_LIMIT_S = 20
-
 
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
@@ -40,7 +38,7 @@ def test_a_run_goes_on_through_a_schedule_of_faults(
     calm = tensor_curve if run.layout == "tp2.dp2" else curve_of_four
     calm.assert_same_bits(report)
     assert len(report["generations"]) > 1
-    until(lambda: not run.left(), GONE_LIMIT_S, "nothing of the run is left")
+    until(lambda: not run.left(), "nothing of the run is left")
 
 
 @pytest.mark.parametrize("strikes", [2, 4])

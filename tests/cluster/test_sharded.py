@@ -1,13 +1,12 @@
 """Workers that share layers and state: a death costs what was promised, and no bit changes."""
 
 import pytest
-from place import SHORT
+from place import KILL_AT_13, SHORT
 
 from remesh.actors.run.status import read_events
 
 STEPS, EVERY = 24, 8
 HALF = 16  # so many at first, of a run that goes on with other settings
-KILL = ("--kill", "worker@13")
 TENSOR = ("parallel.tp=2",)
 
 
@@ -71,7 +70,7 @@ def test_tp_groups_train_the_same_curve(replicated, tensor):
 
 
 def test_a_part_that_another_replica_holds_comes_back_from_it(runs, tensor):
-    killed = runs.report("tensor-killed", *TENSOR, kill=KILL)
+    killed = runs.report("tensor-killed", *TENSOR, kill=KILL_AT_13)
     assert lives(killed)[0] == ("dp=2 tp=2", 0)
     recovery = killed["generations"][1]
     assert "with the state of the live ranks" in recovery["reason"]
@@ -82,7 +81,7 @@ def test_a_part_that_another_replica_holds_comes_back_from_it(runs, tensor):
 @pytest.fixture(scope="module")
 def hybrid(runs):
     """The first steps of a run with two copies of each shard, one of which dies."""
-    return runs.report("hybrid", "zero.stage=3", "zero.group=2", kill=KILL, steps=HALF)
+    return runs.report("hybrid", "zero.stage=3", "zero.group=2", kill=KILL_AT_13, steps=HALF)
 
 
 def test_so_does_a_shard_of_a_group_that_has_a_copy(hybrid, replicated):
@@ -95,7 +94,7 @@ def test_so_does_a_shard_of_a_group_that_has_a_copy(hybrid, replicated):
 
 
 def test_a_part_that_nobody_else_holds_comes_back_from_the_checkpoint(runs, tensor):
-    killed = runs.report("fully", *TENSOR, "zero.stage=3", kill=KILL)
+    killed = runs.report("fully", *TENSOR, "zero.stage=3", kill=KILL_AT_13)
     recovery = killed["generations"][1]
     assert "with checkpoint step-00000008" in recovery["reason"]
     assert "as no live rank holds shard " in recovery["reason"]

@@ -33,7 +33,7 @@ def test_a_stop_waits_for_storage_that_stands_still(cluster, cluster_place, curv
         status = contact and ask(contact, "/status")
         return status and status["step"] >= 11 and status["phase"] == phase and status
 
-    seen = until(reached, 90, phase)
+    seen = until(reached, phase)
     command.send_signal(signal.SIGINT)
     outcome = cluster_place.finish(command, report)
     assert outcome.code == 130, outcome.err + outcome.out

@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, soon
 
 from remesh.actors.node.processes import kill, look, session_members
-
-LIMIT_S = 2.0
 
 FAMILY = """
 import os, signal, sys, time
@@ -52,13 +50,6 @@ time.sleep(600)
 """
 
 
-def wait_for(condition, limit_s=LIMIT_S):
-    limit_s += time.monotonic()
-    while not (found := condition()) and time.monotonic() < limit_s:
-        time.sleep(0.01)
-    return found
-
-
 def exists(pid):
     """As a zombie too."""
     return Path(f"/proc/{pid}").exists()
@@ -92,7 +83,7 @@ class Supervisor:
 
     def close(self):
         self.process.stdin.close()
-        return self.process.wait(timeout=LIMIT_S)
+        return self.process.wait(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -108,7 +99,7 @@ def supervisor(tmp_path):
 
 def test_the_end_of_the_pipe_ends_every_process_of_every_node(supervisor):
     sessions = {supervisor.start(FAMILY), supervisor.start(FAMILY)}
-    assert wait_for(lambda: len(session_members(sessions)) == 10)
+    assert soon(lambda: len(session_members(sessions)) == 10)
     pids = session_members(sessions)
     for pid in pids[3:5]:
         os.kill(pid, signal.SIGSTOP)
@@ -120,8 +111,8 @@ def test_the_end_of_the_pipe_ends_every_process_of_every_node(supervisor):
 def test_a_process_that_left_its_session_is_ended_too(supervisor):
     supervisor.start(STRAY)
     stray = supervisor.folder / "stray"
-    pid = int(wait_for(lambda: stray.exists() and stray.read_text()))
-    assert wait_for(lambda: look(pid).parent == supervisor.process.pid)
+    pid = int(soon(lambda: stray.exists() and stray.read_text()))
+    assert soon(lambda: look(pid).parent == supervisor.process.pid)
     supervisor.close()
     assert look(pid) is None
 
@@ -136,10 +127,10 @@ def test_signals_for_the_command_do_not_reach_it(supervisor):
 
 def test_a_dead_node_leaves_no_zombie_and_the_others_alone(supervisor):
     dead, alive = supervisor.start(FAMILY), supervisor.start(FAMILY)
-    assert wait_for(lambda: len(session_members({dead})) == 5)
+    assert soon(lambda: len(session_members({dead})) == 5)
     for pid in session_members({dead}):
         kill(pid)
-    assert wait_for(lambda: not exists(dead))
+    assert soon(lambda: not exists(dead))
     assert look(alive)
 
 
@@ -149,7 +140,7 @@ def test_a_node_that_cannot_be_started_ends_the_supervisor(supervisor):
     supervisor.process.stdin.write(json.dumps(broken).encode() + b"\n")
     supervisor.process.stdin.flush()
     assert supervisor.process.stdout.readline() == b""
-    assert supervisor.process.wait(timeout=LIMIT_S) == 1
+    assert supervisor.process.wait(timeout=PATIENCE_S) == 1
     assert session_members({session}) == []
 
 
@@ -164,12 +155,12 @@ def test_killing_the_owner_outright_ends_everything(tmp_path):
         owner.stdin.write(json.dumps(request(folder, FAMILY)).encode() + b"\n")
         owner.stdin.flush()
     sessions = {int(owner.stdout.readline()) for _ in range(2)}
-    assert wait_for(lambda: len(session_members(sessions)) == 10)
+    assert soon(lambda: len(session_members(sessions)) == 10)
     os.kill(session_members(sessions)[0], signal.SIGSTOP)
     owner.kill()
     owner.wait()
-    assert wait_for(lambda: not session_members(sessions))
-    assert wait_for(lambda: look(pid) is None)
+    assert soon(lambda: not session_members(sessions))
+    assert soon(lambda: look(pid) is None)
     assert not folder.exists()
     owner.stdin.close()
     owner.stdout.close()
@@ -178,7 +169,7 @@ def test_killing_the_owner_outright_ends_everything(tmp_path):
 def test_the_nodes_end_with_a_supervisor_that_is_killed(supervisor):
     """security B4: nobody else would own them."""
     sessions = [supervisor.start(CALM), supervisor.start(CALM)]
-    assert wait_for(lambda: len(session_members(set(sessions))) == 2)
+    assert soon(lambda: len(session_members(set(sessions))) == 2)
     supervisor.process.kill()
     supervisor.process.wait()
-    assert wait_for(lambda: not session_members(set(sessions)))
+    assert soon(lambda: not session_members(set(sessions)))

@@ -5,12 +5,12 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from place import SHORT, SLOWLY, until
+from place import SHORT, SLOWLY, slowly, until
 
+from remesh.actors.node.processes import kill, session_members
 from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.orchestrator.vault.snapshot_pace import MOST_S
@@ -27,7 +27,9 @@ SHARDED = (
 )  # fmt: skip
 LAG = 3  # steps that the copies may lie behind on a busy machine
 OFTEN = "runs/often"
-KILLS, KILL_EVERY_S = 4, 5.0
+STEP_S = 0.3
+MOST_LOST = LAG + MOST_S / 0.1  # steps, of SLOWLY
+KILLS, KILL_EVERY = 4, 50
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +44,17 @@ def struck(place, cluster_place, short_undisturbed):
     report = place.root / "report-vault.json"
     run = place.start(
         "run", SHORT, *SHARDED, "--nodes", 2, "--workers-per-node", 2, "--report", report,
-        "--set", "train.steps=110", "--kill", "worker@60", "--kill", "node@90",
+        "--set", "train.steps=70", *slowly(STEP_S),
     )  # fmt: skip
-    first = until(lambda: vaults_of(place), 100, "two vaults")
+    first = until(lambda: vaults_of(place), "two vaults")
     assert list(place.root.glob(f"{RUN}/.old-*"))
     run_id = RunFolder(place.root / RUN).contact().run
     for pid in pids_of_vaults(run_id):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: vaults_of(place).isdisjoint(first) and vaults_of(place), 30, "two others")
+    until(lambda: vaults_of(place).isdisjoint(first) and vaults_of(place), "two others")
+    victim = trains_on(place, RUN, steps=2 * LAG)[-1]
+    os.kill(victim, signal.SIGKILL)
+    end_node(trains_on(place, RUN, but=victim, steps=2 * LAG)[-1])
     outcome = place.finish(run, report)
     assert outcome.code == 0, outcome.err + outcome.out
     # user 1: the run that was there is kept until this one has finished, and no longer.
@@ -62,10 +67,40 @@ def killed(struck):
     return struck[0]
 
 
+def trains_on(place, folder, *, but=None, steps=LAG):
+    """The pids of four ranks that have made these steps together, those on the head first.
+
+    None of them is the one that was killed.
+    """
+    status = until(lambda: all_train(place, folder, but), "four train")
+    last = status["step"] + steps
+    status = until(lambda: all_train(place, folder, but, last), f"four reach step {last}")
+    ranks = [one for one in status["workers"] if one["rank"] is not None]
+    return [one["pid"] for one in sorted(ranks, key=lambda one: one["node"])]
+
+
+def all_train(place, folder, but=None, from_step=0):
+    status = status_of(place, folder)
+    if not status or status["phase"] != "running" or status["step"] < from_step:
+        return None
+    pids = [one["pid"] for one in status["workers"] if one["rank"] is not None]
+    return status if len(pids) == 4 and but not in pids else None
+
+
+def status_of(place, folder):
+    contact = RunFolder(place.root / folder).contact()
+    return contact and ask(contact, "/status")
+
+
+def end_node(rank):
+    """Every process of the node on which it is."""
+    for pid in session_members({os.getsid(rank)}):
+        kill(pid)
+
+
 def vaults_of(place):
     """The addresses of both vaults of the run, none before the controller has heard of both."""
-    contact = RunFolder(place.root / RUN).contact()
-    status = contact and ask(contact, "/status")
+    status = status_of(place, RUN)
     found = {node["vault"] for node in status["nodes"] if node["vault"]} if status else set()
     return found if len(found) == 2 else set()
 
@@ -134,7 +169,7 @@ def test_nothing_is_left_in_shared_memory(struck):
     assert list(SHARED_MEMORY.glob(f"remesh-{run_id}-*")) == []
 
 
-def test_a_world_in_which_a_worker_dies_every_five_seconds_goes_on(cluster, cluster_place):
+def test_a_world_in_which_a_worker_dies_every_fifty_steps_goes_on(cluster, cluster_place):
     """speed 3, with real processes: by chance it fell back to the same step each time.
 
     Of what is lost the most is the interval of its snapshots, which is bounded in seconds.
@@ -146,12 +181,11 @@ def test_a_world_in_which_a_worker_dies_every_five_seconds_goes_on(cluster, clus
         "--set", "train.steps=5000", *SLOWLY,
     )  # fmt: skip
     try:
-        killed = 0
+        killed = None
         for _ in range(KILLS):
-            ranks = until(lambda: ranks_of(cluster_place, killed), 100, "four train")
-            time.sleep(KILL_EVERY_S)
+            ranks = trains_on(cluster_place, OFTEN, but=killed, steps=KILL_EVERY)
             os.kill(killed := ranks[-1], signal.SIGKILL)
-        until(lambda: ranks_of(cluster_place, killed), 100, "it trains on")
+        trains_on(cluster_place, OFTEN, but=killed)
         run.send_signal(signal.SIGINT)
         outcome = cluster_place.finish(run, report)
     finally:
@@ -162,16 +196,6 @@ def test_a_world_in_which_a_worker_dies_every_five_seconds_goes_on(cluster, clus
     for life in lives:
         assert "with checkpoint" not in life["reason"]
         assert "with fresh parameters" not in life["reason"]
-        assert life["lost_steps"] <= LAG + MOST_S / 0.1
+        assert life["lost_steps"] <= MOST_LOST
     begun = [life["from_step"] for life in lives]
     assert begun == sorted(set(begun)), "each goes on behind where the one before began"
-
-
-def ranks_of(place, but):
-    """The pids of four ranks that train, without the one that was killed; none otherwise."""
-    contact = RunFolder(place.root / OFTEN).contact()
-    status = contact and ask(contact, "/status")
-    if not status or status["phase"] != "running":
-        return []
-    pids = [one["pid"] for one in status["workers"] if one["rank"] is not None]
-    return pids if len(pids) == 4 and but not in pids else []

@@ -1,4 +1,4 @@
-"""A way to a server that is cut now and then, with all the connections that go along it."""
+"""A way to a server, on which each of the first long answers is cut in its midst."""
 
 import socket
 import threading
@@ -6,20 +6,18 @@ from contextlib import suppress
 
 
 class Way:
-    def __init__(self, target, *, cut_every_s):
+    """An answer that goes beyond the next of the `limits`, in bytes, ends there, and uses it up."""
+
+    def __init__(self, target, *, limits):
         host, _, port = target.partition(":")
-        self.cuts = 0
+        self.limits = list(limits)
         self._target = (host, int(port))
-        self._cut_every_s = cut_every_s
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._ends = []
-        self._closed = threading.Event()
-        for loop in (self._accept, self._cut):
-            threading.Thread(target=loop, daemon=True).start()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self):
-        self._closed.set()
         self._listener.close()
 
     def _accept(self):
@@ -27,20 +25,33 @@ class Way:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._target)
-                self._ends += (near, far)
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=_pump, args=ends, daemon=True).start()
+                for pump in (self._ask, self._answer):
+                    threading.Thread(target=pump, args=(near, far), daemon=True).start()
 
-    def _cut(self):
-        while not self._closed.wait(self._cut_every_s):
-            self.cuts += 1
-            while self._ends:
-                with suppress(OSError):
-                    self._ends.pop().shutdown(socket.SHUT_RDWR)
+    def _ask(self, near, far):
+        with suppress(OSError):
+            while data := near.recv(4096):
+                far.sendall(data)
+        _shut(far)
+
+    def _answer(self, near, far):
+        passed = 0
+        with suppress(OSError):
+            while data := far.recv(4096):
+                limit = self._limit_within(passed + len(data))
+                near.sendall(data if limit is None else data[: max(0, limit - passed)])
+                if limit is not None:
+                    break
+                passed += len(data)
+        _shut(near)
+        _shut(far)
+
+    def _limit_within(self, num_bytes):
+        with self._lock:
+            reached = self.limits and self.limits[0] < num_bytes
+            return self.limits.pop(0) if reached else None
 
 
-def _pump(source, sink):
+def _shut(end):
     with suppress(OSError):
-        while data := source.recv(4096):
-            sink.sendall(data)
-    sink.close()
+        end.shutdown(socket.SHUT_RDWR)

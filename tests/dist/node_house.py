@@ -95,6 +95,7 @@ class House:
         self.leased = True
         self.loses = 0
         self.calls = 0
+        self.letters_in_a_row = 0
         self.box = None
         place = NodePlace(node=NODE, node_ip="127.0.0.1", agent=time.time_ns(), devices=devices)
         own = environment or {**os.environ, EARLY: place_of_the_warm()}
@@ -150,18 +151,22 @@ class House:
         finally:
             self.loop.close()
 
-    def read_letters(self):
-        """From now on beats are answered that come without a call."""
-        box = LetterBox("127.0.0.1", self.spec.vault_token, self._read)
-        box.start()
-        self.box = box
+    def read_letters(self, *, arrive=True):
+        """From now on beats are answered that come without a call, if they `arrive`."""
+        self.box = LetterBox("127.0.0.1", self.spec.vault_token, self._read)
+        if arrive:
+            self.box.start()
+        else:
+            self.box.close()
 
     def _read(self, letter):
+        self.letters_in_a_row += 1
         return answer_bytes(self._answered(beat_of(letter)))
 
     def _hear(self, word):
         """Answers at once, unless it is to lose the word or its answer."""
         self.calls += 1
+        self.letters_in_a_row = 0
         answer = Future()
         if self.loses:
             self.words.append(word)

@@ -49,8 +49,11 @@ def form_without_the_last(seat):
     """What the ranks name that wait for one that never comes."""
     if seat.rank == seat.size - 1:
         return None
+    seat.say("here")
+    for other in range(seat.size - 1):
+        seat.hear("here", of=other)
     with pytest.raises(GroupError) as failed:
-        seat.form(form_timeout_s=1.0)
+        seat.form(form_timeout_s=4.0)  # in which those who are here find each other
     return failed.value.waited_for
 
 

@@ -9,12 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from node_house import NODE, clear_folders, house_spec
+from waiting import PATIENCE_S, soon
 
 from remesh.actors.agent.fork_words import Forked, ForkSeat, Warm, heard_word, say
 from remesh.actors.cluster import warm_start
@@ -53,11 +53,8 @@ def waiting_at(place):
     return [int(door.suffix[1:]) for door in Path(place).parent.glob(f"{Path(place).name}.*")]
 
 
-def until_another_waits(place, limit_s=60):
-    until_s = time.monotonic() + limit_s
-    while not (found := waiting_at(place)) and time.monotonic() < until_s:
-        time.sleep(0.01)
-    (pid,) = found
+def until_another_waits(place):
+    (pid,) = soon(lambda: waiting_at(place))
     return pid
 
 
@@ -77,24 +74,26 @@ def test_each_agent_has_one_to_itself_which_leaves_another_behind(spec, place, e
     sessions = {look(found.process.pid).session for found in had}
     assert sessions == {os.getsid(0)}  # the node's, with which all of them die
     had[0].line.close()
-    assert had[0].process.wait(60) == 0  # its agent is gone
+    assert had[0].process.wait(PATIENCE_S) == 0  # its agent is gone
     assert had[1].process.poll() is None
     for found in had[1:]:
         found.line.close()
-        assert found.process.wait(60) == 0
+        assert found.process.wait(PATIENCE_S) == 0
 
 
 def test_of_two_agents_that_come_before_it_has_loaded_one_has_it(spec, place, early):
+    os.kill(early, signal.SIGSTOP)
     found = as_agent(spec, place)
     assert found.process.pid == early
     assert as_agent(spec, place) is None
+    os.kill(early, signal.SIGCONT)
     with found.line as line:
         assert heard_word(line) == (Warm(), [])
 
 
 def test_what_it_forks_is_less_urgent_than_its_loading_and_than_who_waits(spec, place, early):
-    found = as_agent(spec, place, **{NICENESS: str(NICEST)})
     loading = os.getpriority(os.PRIO_PROCESS, early)
+    found = as_agent(spec, place, **{NICENESS: str(NICEST)})
     with found.line as line:
         heard_word(line)
         waiting = until_another_waits(place)
@@ -117,9 +116,9 @@ def test_one_that_waits_ends_with_its_node(tmp_path):
     found = found_early(b"none", {**os.environ, EARLY: str(tmp_path / "n0.warm")})
     waiting = os.pidfd_open(until_another_waits(str(tmp_path / "n0.warm")))
     node.communicate(b"\n")
-    assert select.select([waiting], [], [], 60)[0]
+    assert select.select([waiting], [], [], PATIENCE_S)[0]
     assert found.process.pid == first
-    assert found.process.wait(60) == 0
+    assert found.process.wait(PATIENCE_S) == 0
     assert not list(tmp_path.iterdir())
     os.close(waiting)
 
@@ -156,7 +155,7 @@ def test_one_that_is_stopped_can_be_ended_and_waited_for(spec, place, early):
             found.process.wait(0)
         assert found.process.poll() is None
         found.process.kill()
-        assert found.process.wait(60) == 0
+        assert found.process.wait(PATIENCE_S) == 0
         found.process.kill()  # nobody any more
 
 
@@ -256,7 +255,4 @@ def test_a_node_begins_it_before_it_loads_ray(tmp_path):
         check=True,
     )
     assert told.stdout == b"1\n"
-    until_s = time.monotonic() + 60
-    while waiting_at(place) and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert not waiting_at(place)  # it has ended with its node
+    assert soon(lambda: not waiting_at(place))  # it has ended with its node

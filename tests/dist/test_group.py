@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from process_pool import HOST, Seat
-from waiting import NEVER_S, PATIENCE_S
+from waiting import NEVER_S, PATIENCE_S, soon
 
 from remesh.parallel.groups import collectives
 from remesh.parallel.groups import group as group_module
@@ -245,15 +245,13 @@ def form_again_and_again(seat, count):
         collectives.all_reduce_(group, torch.ones(1000))
         group.close()
         counts.append((own.num_fds(), own.num_threads()))
-    return counts
+    files, threads = map(min, zip(*counts[:5], strict=True))
+    # The last ones may still be on their way out.
+    return soon(lambda: own.num_fds() <= files and own.num_threads() <= threads)
 
 
 def test_forming_thirty_times_leaves_nothing_behind(pool):
-    for counts in pool.run(form_again_and_again, 4, 30):
-        files, threads = zip(*counts, strict=True)
-        # A group or two may still be on its way out; thirty times anything would be far more.
-        assert max(files[10:]) <= max(files[:10]) + 10
-        assert max(threads) <= 10
+    assert all(pool.run(form_again_and_again, 4, 30))
 
 
 class LatePending:
@@ -313,7 +311,7 @@ def test_a_group_ends_once(pool):
 
 def form_on_a_name(seat, host):
     fence = GenerationFence()
-    rendezvous = replace(seat.rendezvous(form_timeout_s=3), node_ip=host)
+    rendezvous = replace(seat.rendezvous(form_timeout_s=PATIENCE_S), node_ip=host)
     group = Group.form(rendezvous, fence)
     tensor = torch.ones(1)
     collectives.all_reduce_(group, tensor)
@@ -330,7 +328,7 @@ def test_a_node_may_be_known_by_a_name_or_a_short_address(pool, host):
 def test_a_generation_forms_past_strangers_at_its_store(pool):
     """security A2: silent ones, and one who has said half of what he should."""
     port, _ = pool._store
-    strangers = [socket.create_connection((HOST, port), timeout=4) for _ in range(700)]
+    strangers = [socket.create_connection((HOST, port), timeout=PATIENCE_S) for _ in range(700)]
     strangers[0].sendall(bytes(40))
     assert pool.run(sum_of_ranks, 4) == [6] * 4
     for stranger in strangers:

@@ -21,7 +21,7 @@ from remesh.orchestrator.control.words import events as ev
 from remesh.orchestrator.control.words.commands import EndWorker, Form
 from remesh.orchestrator.control.words.recovery import slots_of
 
-MOST_ENDED = 0.25  # on a machine so busy that they answer late
+MOST_ENDED = 0.75  # on a machine so busy that they answer late; all, if there were no fence
 ROUNDS_FROM_VAULTS = 0.9  # of a first step there is no slot yet
 WITHIN_A_STEP = 60_000  # turns of an empty loop
 

@@ -28,7 +28,7 @@ from remesh.parallel.plan.layout import Layout
 from remesh.parallel.step.engine import Engine
 
 TOKEN = "0123456789abcdef" * 2
-TIMERS = Timers(patience_s=0.2)
+TIMERS = Timers(patience_s=5.0)
 ZERO3 = zero(3)
 STEPS = 6
 OVER = 2**40  # a generation after all

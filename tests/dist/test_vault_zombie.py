@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from waiting import soon
+from waiting import PATIENCE_S, soon
 from zombie_writer import HELD, NUM_SEALED
 
 from remesh.actors.vault.kept_shelf import KeptShelf
@@ -22,7 +22,7 @@ from remesh.orchestrator.vault.shelf import Shelf
 from remesh.parallel.plan.errors import CheckpointError
 
 TOKEN = "0123456789abcdef" * 2
-TIMERS = Timers(patience_s=0.5)
+TIMERS = Timers(patience_s=PATIENCE_S)
 ROUNDS = int(os.environ.get("REMESH_ZOMBIES", "20"))
 LIMIT_S = 0.02
 

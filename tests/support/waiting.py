@@ -7,9 +7,12 @@ PATIENCE_S = 120.0
 NEVER_S = 100 * PATIENCE_S
 
 
-def soon(condition):
-    """What `condition` answers as soon as that is true, or its last answer after a long time."""
+def soon(condition, look_s=0.005):
+    """What `condition` answers as soon as that is true, or its last answer after a long time.
+
+    It is asked every `look_s`.
+    """
     end_s = time.monotonic() + PATIENCE_S
     while not (found := condition()) and time.monotonic() < end_s:
-        time.sleep(0.005)
+        time.sleep(look_s)
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from control_values import options
+from waiting import PATIENCE_S, soon
 
 from remesh.actors.controller.inbox import Inbox
 from remesh.actors.controller.takeover import begin, open_server
@@ -212,9 +213,10 @@ def test_the_order_of_the_inbox_is_that_of_the_journal(folder):
 def test_a_life_is_seen_by_the_newest_controller_only():
     life = Life()
     calls = [threading.Thread(target=life.outlive, daemon=True) for _ in range(2)]
+    before = life._over
     calls[0].start()
-    calls[0].join(0.05)
+    assert soon(lambda: life._over is not before)
     assert calls[0].is_alive()
     calls[1].start()
-    calls[0].join(1.0)
+    calls[0].join(PATIENCE_S)
     assert (calls[0].is_alive(), calls[1].is_alive()) == (False, True)

@@ -3,12 +3,12 @@
 import errno
 import socket
 import threading
-import time
 
 import pytest
+from waiting import NEVER_S, PATIENCE_S, soon
 
 from remesh.parallel.doors.addresses import joined, listen, parted
-from remesh.parallel.doors.doorstep import Doorstep
+from remesh.parallel.doors.doorstep import DoorRoom, Doorstep
 from remesh.parallel.doors.keyed_hello import HelloVisitor, Seal, StrangerError, greet
 
 HOST = "127.0.0.1"
@@ -24,9 +24,15 @@ def opened():
         visitor.welcome(connection)
         admitted.append(connection)
 
-    def open_door(listener=None, limit_s=4.0, most=4):
-        listener = listener or listen(HOST)
-        door = Doorstep(listener, lambda: HelloVisitor(SECRET), admit, limit_s=limit_s, most=most)
+    def open_door(listener=None, *, moment_s=0.0):
+        room = DoorRoom(most=4, moment_s=moment_s)
+        door = Doorstep(
+            listener or listen(HOST),
+            lambda: HelloVisitor(SECRET),
+            admit,
+            limit_s=NEVER_S,
+            room=room,
+        )
         door.start()
         doors.append(door)
         return door
@@ -40,19 +46,12 @@ def opened():
 
 
 def dial(door):
-    return socket.create_connection((HOST, door.port), timeout=4)
-
-
-def soon(condition, limit_s=4.0):
-    limit_s += time.monotonic()
-    while not (holds := condition()) and time.monotonic() < limit_s:
-        time.sleep(0.005)
-    return holds
+    return socket.create_connection((HOST, door.port), timeout=PATIENCE_S)
 
 
 def test_a_crowd_that_means_well_is_not_pushed_out(opened):
     """security A2: all ranks of a large generation come at the same moment."""
-    door = opened(most=4)
+    door = opened(moment_s=NEVER_S)
     crowd = [dial(door) for _ in range(40)]
     failed = []
 
@@ -64,7 +63,6 @@ def test_a_crowd_that_means_well_is_not_pushed_out(opened):
 
     threads = [threading.Thread(target=say, args=(one,)) for one in crowd]
     for thread in threads:
-        time.sleep(0.002)  # each takes its time
         thread.start()
     for thread in threads:
         thread.join()
@@ -76,7 +74,7 @@ def test_a_crowd_that_means_well_is_not_pushed_out(opened):
 
 def test_who_has_waited_longest_makes_room(opened):
     """security A2"""
-    door = opened(most=4)
+    door = opened()
     silent = [dial(door) for _ in range(12)]
     with dial(door) as late:
         greet(late, SECRET)

@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from waiting import PATIENCE_S
 
 from remesh.actors.serving.status_server import Page, StatusServer
 from remesh.actors.serving.whole_request import Reply, RequestVisitor, replied
@@ -32,7 +33,7 @@ def server():
 
 
 def asked(server, method, path, **headers):
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=4)
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=PATIENCE_S)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, headers={"Authorization": f"Bearer {TOKEN}", **named})
     answer = connection.getresponse()
@@ -55,7 +56,7 @@ def test_a_length_that_is_none_is_refused(server, capfd, length):
 def test_a_head_request_is_answered_without_a_body(server):
     """security A4, inputs C4"""
     assert asked(server, "HEAD", "/metrics") == (200, b"")
-    with socket.create_connection((server.host, server.port), timeout=4) as plain:
+    with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as plain:
         plain.sendall(f"HEAD /metrics HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
         told = b""
         while piece := plain.recv(4096):

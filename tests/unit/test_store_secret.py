@@ -3,10 +3,10 @@
 import socket
 import struct
 import threading
-import time
 from contextlib import suppress
 
 import pytest
+from waiting import NEVER_S, PATIENCE_S, soon
 
 from remesh.parallel.groups.store import StoreClient, StoreServer
 
@@ -22,7 +22,7 @@ def server():
 
 
 def connect(server, **changed):
-    known = {"secret": server.secret, "prefix": "g", "timeout_s": 4, **changed}
+    known = {"secret": server.secret, "prefix": "g", "timeout_s": PATIENCE_S, **changed}
     return StoreClient.connect(HOST, server.port, **known)
 
 
@@ -32,12 +32,13 @@ def frame(kind, key, value=b""):
 
 def test_a_stranger_sets_nothing(server):
     """security A2: he would send a rank to his own address."""
-    with socket.create_connection((HOST, server.port), timeout=4) as stranger:
+    with socket.create_connection((HOST, server.port), timeout=PATIENCE_S) as stranger:
         stranger.sendall(frame(SET, b"g/key", b"his") + bytes(64))
         with suppress(ConnectionError):
             while stranger.recv(4096):
                 pass
-    client = connect(server, timeout_s=0.1)
+    client = connect(server)
+    client._connection.settimeout(0.1)
     with pytest.raises(TimeoutError):
         client.get("key")
 
@@ -58,7 +59,7 @@ def test_what_was_heard_once_opens_nothing_again(server):
     def listen(listener):
         for _ in range(2):
             near, _ = listener.accept()
-            far = socket.create_connection((HOST, server.port), timeout=4)
+            far = socket.create_connection((HOST, server.port), timeout=PATIENCE_S)
             near.sendall(far.recv(4096))
             answers.append(answers[0] if answers else near.recv(4096))
             far.sendall(answers[-1])
@@ -69,7 +70,7 @@ def test_what_was_heard_once_opens_nothing_again(server):
     with socket.create_server((HOST, 0)) as listener:
         threading.Thread(target=listen, args=(listener,), daemon=True).start()
         port = listener.getsockname()[1]
-        known = {"secret": server.secret, "prefix": "g", "timeout_s": 4}
+        known = {"secret": server.secret, "prefix": "g", "timeout_s": PATIENCE_S}
         StoreClient.connect(HOST, port, **known).close()
         with pytest.raises(ConnectionError):
             StoreClient.connect(HOST, port, **known)
@@ -90,7 +91,7 @@ def test_one_who_is_no_store_is_not_believed():
         threading.Thread(target=lie, daemon=True).start()
         with pytest.raises(ConnectionError, match="secret"):
             StoreClient.connect(
-                HOST, listener.getsockname()[1], secret=b"s" * 32, prefix="g", timeout_s=4
+                HOST, listener.getsockname()[1], secret=b"s" * 32, prefix="g", timeout_s=PATIENCE_S
             )
 
 
@@ -116,20 +117,21 @@ def narrow(client, room_bytes):
 
 def test_one_who_stops_in_the_middle_is_dropped_and_the_others_are_served():
     """security A2: of an answer, or of a request."""
-    server = StoreServer.open(HOST, limit_s=0.2)
+    server = StoreServer.open(HOST, limit_s=NEVER_S)
+    service = server._service
     value = bytes(1_000_000)
     other, deaf, mute = connect(server), narrow(connect(server), 4096), connect(server)
     other.set("key", value)
-    for client in server._service._clients:  # else the kernel takes it all
+    for client in service._clients:  # else the kernel takes it all
         client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    service._limit_s = 0.2  # for these two
     deaf._connection.sendall(frame(GET, b"g/key"))
     mute._connection.sendall(frame(SET, b"g/key", value)[:1000])
+    assert soon(lambda: len(service._due_s) == 2 or len(service._clients) == 1)
+    service._limit_s = NEVER_S
     assert other.get("key") == value
     assert mute._connection.recv(1) == b""
-    until_s = time.monotonic() + 4
-    while len(server._service._clients) > 1 and time.monotonic() < until_s:
-        time.sleep(0.01)
-    assert len(server._service._clients) == 1
+    assert soon(lambda: len(service._clients) == 1)
     server.close()
 
 
@@ -159,7 +161,7 @@ def test_a_store_listens_on_an_address_of_either_kind():
     for host in ("::1", "127.1", "localhost"):
         server = StoreServer.open(host)
         client = StoreClient.connect(
-            host, server.port, secret=server.secret, prefix="g", timeout_s=4
+            host, server.port, secret=server.secret, prefix="g", timeout_s=PATIENCE_S
         )
         client.set("k", b"v")
         assert client.get("k") == b"v"

@@ -9,6 +9,7 @@ from control_drive import Drive
 from control_values import options, records
 from drawn_events import Draw
 from test_set_aside import BAD, JOINED, FaultyMachine
+from waiting import PATIENCE_S
 
 from remesh.actors.controller.careful import CarefulMachine
 from remesh.actors.controller.inbox import BURST, EVERY_S, Inbox, StormPace
@@ -114,7 +115,7 @@ class Slow:
     def events(self, events, now_s):
         self.writes.append(len(events))
         self.is_writing.set()
-        self.goes_on.wait(5.0)
+        self.goes_on.wait(PATIENCE_S)
         return self.writer.events(events, now_s)
 
 
@@ -127,7 +128,7 @@ def test_what_comes_while_the_journal_is_written_is_one_write_and_one_line(tmp_p
         for node in range(5)
     ]
     threads[0].start()
-    slow.is_writing.wait(5.0)
+    slow.is_writing.wait(PATIENCE_S)
     for thread in threads[1:]:
         thread.start()
     while len(inbox._told) < 8:

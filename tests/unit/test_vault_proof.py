@@ -6,6 +6,7 @@ import threading
 from contextlib import closing, suppress
 
 import pytest
+from waiting import PATIENCE_S
 
 from remesh.actors.vault.kept_shelf import KeptShelf
 from remesh.actors.vault.replica import Buddy, Replica
@@ -27,7 +28,7 @@ from remesh.parallel.state.root_manifest import CheckpointRef
 
 HOST = "127.0.0.1"
 TOKEN = "0123456789abcdef" * 2
-TIMERS = Timers(patience_s=0.2)
+TIMERS = Timers(patience_s=PATIENCE_S)
 HELD = held_by(Layout(dp=2), 2, 0)
 SLOT = VaultSlot(vault="node", held=HELD, generation=1, step=4)
 
@@ -93,7 +94,7 @@ class Relay:
     def _serve(self):
         with suppress(OSError):
             near, _ = self._listener.accept()
-            far = socket.create_connection((self._host, self._port), timeout=4)
+            far = socket.create_connection((self._host, self._port), timeout=PATIENCE_S)
             upward = threading.Thread(target=self._pass, args=("asked", near, far), daemon=True)
             upward.start()
             self._pass("told", far, near)
@@ -215,7 +216,7 @@ def test_what_was_asked_once_is_not_answered_again(vault):
     with closing(Relay(vault.address)) as relay:
         read(relay.address)
     host, _, port = vault.address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=4) as stranger:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as stranger:
         stranger.sendall(relay.heard["asked"])
         heard = b""
         with suppress(ConnectionError):
@@ -237,7 +238,7 @@ def test_an_address_that_is_none_is_told_to_the_worker(vault):
             refused=said.append,
         )
         replica.start()
-        replica._thread.join(4)
+        replica._thread.join(PATIENCE_S)
         assert len(said) == 1, nonsense
         assert "expected HOST:PORT" in said[0]
 
