@@ -1,5 +1,7 @@
 """Clusters whose workers hold parts of the state: tp groups, ZeRO groups, experts, and more."""
 
+from random import Random
+
 import pytest
 from control_values import held
 from played import play
@@ -9,12 +11,14 @@ from remesh.orchestrator.control.words.records import FreshState, Member, PeerSt
 from remesh.orchestrator.plan.rung import Rung, Unit
 from remesh.orchestrator.sim.draws import _draw_ladder
 from remesh.orchestrator.sim.mishaps.faults import PlannedFault
+from remesh.orchestrator.sim.shells.agenda import Agenda
 from remesh.orchestrator.sim.shells.coupling import SimMesh
 from remesh.orchestrator.sim.shells.invariant_error import InvariantError
 from remesh.orchestrator.sim.shells.parts import held_by_members, held_by_whole_groups, is_whole
-from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings, ladder_of_units
+from remesh.orchestrator.sim.shells.process import SimProcess
+from remesh.orchestrator.sim.shells.world import LADDERS, WHOLE, Settings, World, ladder_of_units
 from remesh.orchestrator.sim.simulation import Simulation
-from remesh.parallel.plan.cut import Cut
+from remesh.parallel.plan.cut import Cut, Held
 from remesh.parallel.plan.layout import Layout
 
 TENSOR = ladder_of_units(2, workers=2)
@@ -169,6 +173,22 @@ def came(order, *offers):
     for member, (step, part, value) in zip(order.members, offers, strict=True):
         mesh.offers[member.worker] = (step, part, value)
     return mesh
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_exchange_that_somebody_has_left_before_all_had_come_fills_nobody(leaves):
+    order = form(7, None, restore=PeerState(step=7, source=0))
+    mesh = came(order, (7, order.members[0].held, 99), (None, Held(), 0))
+    mesh.world = World(Agenda(), Random(0), Settings(steps=9, every=3, step_s=1.0), None)
+    mesh.processes = {name: SimProcess(mesh.world, name, "n") for name in ("w0", "w1")}
+    first, second = mesh.members
+    mesh.share(first)
+    if leaves:
+        mesh.left(first)
+    mesh.share(second)
+    while mesh.world.agenda.step():
+        pass
+    assert [process.at_step for process in mesh.members] == [None if leaves else 7] * 2
 
 
 def test_a_start_from_parts_that_are_missing_or_do_not_belong_together_is_noticed():

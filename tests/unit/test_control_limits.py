@@ -80,25 +80,42 @@ def test_a_run_that_has_failed_too_often_reads_no_vault_for_its_last_checkpoint(
     )
 
 
-def test_a_mesh_that_is_to_read_vaults_for_a_stop_is_tried_as_often_as_any():
-    drive = with_vaults(running(5, nodes=TWO, max_dp=2, max_failures=0))
+def tried_in_vain(max_failures):
+    """What a stopped run says whose newest step only vaults hold, until it ends; its meshes break
+    before a step.
+    """
+    drive = with_vaults(running(5, nodes=TWO, max_dp=2, max_failures=max_failures))
     drive.state.budget.failures = -1  # the death of both is not what is asked for here
     drive.lose("worker-0")
     drive.do(STOP)
     drive.lose("worker-1")
     told(drive, "head", "b")
     drive.ready()
-    commands, tries = [], 0
+    commands = []
     while not of(cmd.End, commands):
-        tries += 1
-        broken = ev.GroupBroken(worker=drive.members[0], generation=tries + 1, error="reset")
+        number = drive.state.last_generation
+        broken = ev.GroupBroken(worker=drive.members[0], generation=number, error="reset")
         commands += drive.do(broken)
         commands += drive.park(None, held_in=0)
         commands += told(drive, "head", "b")
         while drive.state.phase is Phase.WAITING:
+            assert of(cmd.Form, told(drive, "head")) == []
             commands += tick(drive)
+    return commands, number - 1
+
+
+def test_a_mesh_that_is_to_read_vaults_for_a_stop_is_tried_as_often_as_any():
+    commands, tries = tried_in_vain(0)
     assert 3 <= tries <= 6
     assert "the mesh that was to read them from the vaults broke too often" in end_of(commands)
+
+
+def test_and_after_pauses_as_long_as_those_before_any():
+    """Whatever the vaults say meanwhile."""
+    commands, _ = tried_in_vain(1)
+    said = [one.text for one in of(cmd.Announce, commands)]
+    pauses = [text.split(" s: ")[0] for text in said if text.startswith("the next mesh")]
+    assert pauses == [f"the next mesh is tried in {one}" for one in ("0.5", "1", "2", "4")]
 
 
 def test_a_first_step_tells_that_all_have_restored():

@@ -39,6 +39,20 @@ def form_or_wait(turn: Turn) -> None:
         ask_vaults(turn)
 
 
+def pause(turn: Turn, pause_s: float, cause: str) -> None:
+    """The next mesh is formed then, since the ones before it came to nothing."""
+    state = turn.state
+    tried = count(state.budget.empty_tries, "generation")
+    turn.move(
+        Phase.WAITING,
+        reason=f"the next mesh is tried in {pause_s:g} s: {tried} in a row broke before a step, "
+        f"the last since {cause}",
+        within_s=turn.options.wait_limit_s + pause_s,
+    )
+    turn.say(state.reason)
+    state.deadlines.pause_s = turn.now_s + pause_s
+
+
 def enough(turn: Turn) -> bool:
     """Whether those that are ready make up a mesh."""
     ready_nodes = turn.state.roster.num_ready_nodes

@@ -15,7 +15,7 @@ from remesh.orchestrator.control.memory.checkpoint_book import Save
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
 from remesh.orchestrator.control.moves.choosing import states_held
 from remesh.orchestrator.control.moves.limits import limit_s
-from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait
+from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait, pause
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import SaveHeld
 from remesh.orchestrator.control.words.phases import Phase
@@ -137,12 +137,19 @@ def saving_of(turn: Turn) -> tuple[int, int]:
 
 
 def _form_once_more(turn: Turn) -> None:
-    """As often as any mesh may break before its first step."""
+    """As often as any mesh may break before its first step, and after the same pauses."""
     state, budget = turn.state, turn.state.budget
+    if state.deadlines.pause_s is not None:
+        return
+    fault, pause_s = state.fault, 0.0
+    cause = fault.cause if fault else state.reason
     if state.current.is_last:
-        budget.count_empty_try(state.reason, state.step)
+        budget.count_empty_try(cause, state.step)
+        pause_s = 0.0 if fault and fault.losses else turn.timers.pause_s(budget.empty_tries)
     if budget.failures > turn.options.max_failures:
         end_parted(turn, "the mesh that was to read them from the vaults broke too often")
+    elif pause_s and state.phase is not Phase.WAITING:
+        pause(turn, pause_s, cause)
     else:
         form_or_wait(turn)
 

@@ -12,6 +12,7 @@ from remesh.orchestrator.control.moves.limits import go_on, limit_s
 from remesh.orchestrator.control.moves.next_mesh import (
     ask_vaults,
     form_or_wait,
+    pause,
     take_up_ladder,
 )
 from remesh.orchestrator.control.moves.parting import (
@@ -245,19 +246,6 @@ def _settle_fenced(turn: Turn) -> None:
     if over_budget(turn) or save_last_step(turn) or save_for_suspects(turn):
         return
     if pause_s:
-        _pause(turn, pause_s, fault.cause)
+        pause(turn, pause_s, fault.cause)
     else:
         form_or_wait(turn)
-
-
-def _pause(turn: Turn, pause_s: float, cause: str) -> None:
-    state = turn.state
-    tried = count(state.budget.empty_tries, "generation")
-    turn.move(
-        Phase.WAITING,
-        reason=f"the next mesh is tried in {pause_s:g} s: {tried} in a row broke before a step, "
-        f"the last since {cause}",
-        within_s=turn.options.wait_limit_s + pause_s,
-    )
-    turn.say(state.reason)
-    state.deadlines.pause_s = turn.now_s + pause_s

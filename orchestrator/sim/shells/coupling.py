@@ -98,7 +98,12 @@ class SimMesh:
         return any(self.offers[m.name][:2] != (step, self.part_of(m)) for m in self.members)
 
     def share(self, process: SimProcess) -> None:
-        """A collective: nobody has its part, or leaves, before all have come with theirs."""
+        """A collective: nobody has its part, or leaves, before all have come with theirs. Where one
+        has left for all that, nobody gets anything.
+        """
+        if self.torn:
+            self._break_soon(process)
+            return
         self.sharing.add(process.name)
         if len(self.sharing) < len(self.form.members):
             return
