@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import yaml
 from place import REPOSITORY, until
+from s3_server import free_port
 
 from remesh.actors.serving.metrics import TABLE
 
@@ -28,8 +28,7 @@ class Scraper:
     @classmethod
     def start(cls, prometheus, folder, discovery):
         """Scrapes what the discovery address names; `folder` is empty."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         (folder / "prometheus.yml").write_text(configuration(discovery))
         shutil.copy(SHIPPED / "alerts.yml", folder)
         log = folder / "log"

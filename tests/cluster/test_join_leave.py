@@ -90,7 +90,7 @@ def told(story):
     story.seen["scaling down"] = story.place.remesh("scale", "runs/short", "--nodes", 1)
     story.seen["scaled down"] = story.trains(1)
     until(lambda: not story.workers(second), "nothing is left on the spare node")
-    assert len(story.workers(head)) == 3  # agent, warm process, worker
+    until(lambda: len(story.workers(head)) == 3, "agent, warm process, worker")
 
     story.seen["beyond"] = story.place.remesh("scale", "runs/short", "--nodes", 4)
     story.place.remesh("scale", "runs/short", "--nodes", 3)

@@ -43,13 +43,17 @@ def strict_pool(sessions_pool):
 
 @pytest.fixture
 def make_control(tmp_path):
-    """Makes houses in which a controller decides, by a name for each."""
+    """Makes houses in which a controller decides, by a name for each.
+
+    It has much patience with those whom a busy machine holds up, unless who is silent is the case.
+    """
     houses = []
 
-    def make(name):
+    def make(name, patience_s=5.0):
         folder = tmp_path / name
         folder.mkdir()
-        houses.append(HouseControl(house_spec(folder, settings=SETTINGS), slots=3, spares=1))
+        spec = house_spec(folder, patience_s, SETTINGS)
+        houses.append(HouseControl(spec, slots=3, spares=1))
         return houses[-1]
 
     yield make

@@ -31,7 +31,6 @@ SETTINGS = [
     "checkpoint.snapshot_every=1",
     "zero.stage=3",
     "elastic.max_workers=2",
-    "elastic.patience_s=0.4",
 ]
 
 

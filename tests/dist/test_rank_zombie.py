@@ -29,7 +29,7 @@ WITHIN_A_STEP = 60_000  # turns of an empty loop
 @pytest.mark.timeout(3000)  # each round has deadlines of its own
 def test_nothing_counts_of_a_rank_that_goes_on_after_its_eviction(make_control, request):
     chance = Random(1)
-    house = make_control("hurt")
+    house = make_control("hurt", patience_s=0.4)
     rounds = request.config.getoption("--zombies")
     zombies = {evict(house, chance) for _ in range(rounds)}
     house.trains(house.state.step + 2)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from s3_server import HOST, Line, make_bucket, s3_server
 from small_checkpoint import newest_state, save, state, write_and_commit
+from waiting import PATIENCE_S
 
 from remesh.actors.storage.patience import Patience
 from remesh.actors.storage.storage_url import open_storage
@@ -16,7 +17,7 @@ from remesh.parallel.state.fragments import whole
 from remesh.parallel.state.reading import read, read_fragments
 from remesh.parallel.state.root_manifest import CheckpointRef
 
-HASTY = Patience(num_tries=3, try_s=2, pause_s=0.01)
+HASTY = Patience(num_tries=3, try_s=PATIENCE_S, pause_s=0.01)
 NEW = CheckpointRef(step=20, generation=1)
 FOLDERS = itertools.count()
 
@@ -164,7 +165,7 @@ def test_a_line_lost_at_any_request_of_a_save_leaves_the_old_state_or_the_new_on
 ):
     """Each request has a connection of its own; from one on, none is answered any more."""
     write_and_commit(storage, CheckpointRef(step=10, generation=1), num_writers=1)
-    once = on_s3(line.own_port, folder, patience=Patience(num_tries=1, try_s=2))
+    once = on_s3(line.own_port, folder, patience=Patience(num_tries=1, try_s=PATIENCE_S))
     found = []
     while True:
         line.faults[:] = [None] * len(found) + [fault] * 100

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import random
 import socket
 import subprocess
 import sys
@@ -11,12 +12,16 @@ from dataclasses import dataclass, field
 from waiting import soon
 
 HOST = "127.0.0.1"
+PORTS = range(20_000, 32_000)
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        return one.getsockname()[1]
+    """None of those that the kernel hands out: another process could have it before the server."""
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind((HOST, port))
+            return port
+    raise AssertionError(f"no free port in {PORTS}")
 
 
 @contextlib.contextmanager
