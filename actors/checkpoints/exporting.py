@@ -1,6 +1,7 @@
 """Checkpoints proven to be whole, and written for others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -56,17 +57,35 @@ def export(
     watched = WatchedStorage(target.storage, partial(_note_read, note, ""))
     read = partial(read_fragments, watched, ref)
     place = open_storage(out)
-    if place.list(""):
+    with _written(out):
+        taken = place.list("")
+    if taken:
         raise UserError(f"{out} is not empty; name a new folder")
     if form == "hf":
         words = kept_words(target.storage)
         values = config_of(config, dtype, words)
-        files = convert.write_model(place, config, read, values)
+        with _written(out):
+            files = convert.write_model(place, config, read, values)
         return f"{ref.name} is in {out}: {', '.join(files)}; {_said(values, words)}"
     if "://" in out:
         raise UserError(f"{out}: torch writes distributed checkpoints to folders; name a folder")
-    convert_dcp.write_checkpoint(Path(out), config, read)
+    if dtype != "float32":
+        raise UserError("--dtype is for --to hf: a distributed checkpoint is fp32; leave it out")
+    with _written(out):
+        convert_dcp.write_checkpoint(Path(out), config, read)
     return f"{ref.name} is in {out}: read it with torch.distributed.checkpoint.load"
+
+
+@contextmanager
+def _written(out: str) -> Iterator[None]:
+    """Raises: UserError where a disk or its owner lets nothing be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{out}: cannot be written: {error.strerror or error}; make room, or name another "
+            f"folder"
+        ) from None
 
 
 def _model(manifest: CheckpointManifest) -> ModelConfig:

@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 import time
+import warnings
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ class RunController:
         self._ended = False
         self._is_over = threading.Event()
         self._beats = heard_thread(self._beat, name="beat")
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        restarted = _is_restarted()
         if restarted:
             self._beats.start()  # whoever waits for it sees that it lives, however long it reads
         try:
@@ -351,6 +352,16 @@ def _diverted(spec: RunSpec) -> LogCarrier:
     divert(folder, CONTROLLER)
     log.start()
     return log
+
+
+def _is_restarted() -> bool:
+    """Whether Ray has started this actor again.
+
+    Ray asks for its own answer in a way that it calls outdated, which is nothing to a run's log.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
 
 
 def _told(_: Exception) -> None:

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Self
 from urllib.error import HTTPError
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from remesh.actors.jobs.cluster_jobs import STOP_LIMIT_S, RayJob
 from remesh.actors.jobs.entry_point import ENTRY_POINT
@@ -52,8 +52,7 @@ class JobServer:
     def reach(cls, address: str) -> Self:
         """Raises: UserError if it is no address, UnreachableError if no job server is there."""
         url = address if "://" in address else f"http://{address}"
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_a_port(parts):
+        if not _is_a_server(url):
             raise UserError(f"--address {address}: expected http://HOST:8265 of a Ray head")
         token = os.environ.get("RAY_AUTH_TOKEN")
         server = cls(url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
@@ -169,12 +168,14 @@ async def _next(socket: "ClientWebSocketResponse") -> str | None:
     return str(message.data) if message.type is WSMsgType.TEXT else None
 
 
-def _has_a_port(parts: SplitResult) -> bool:
-    """Or none, which is that of the scheme."""
+def _is_a_server(url: str) -> bool:
+    """Whether it names a host, and a port or none, which is that of the scheme."""
     try:
-        return parts.port is None or parts.port > 0
-    except ValueError:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # half an address in brackets, a port that is no number
         return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def room_of(status: Any) -> int | None:

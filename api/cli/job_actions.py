@@ -63,7 +63,7 @@ def stop_target(target: str, address: str | None) -> int:
     if _is_a_run(target, path):
         _say(f"{target} {_stop_run(path, address, partial(_say_of, target))}")
         return 0
-    server = JobServer.reach(require_address(address))
+    server = JobServer.reach(address_for(target, address))
     _say(f"{target} {stop_submission(server, target, partial(_say_of, target))}")
     return 0
 
@@ -211,6 +211,16 @@ def _write(text: str) -> None:
 def _say(text: str) -> None:
     """Beside the job's own lines, which alone go to standard output."""
     sys.stderr.write(f"{text}\n")
+
+
+def address_for(target: str, address: str | None) -> str:
+    """Where to ask for a submission, if it is one: there is no run of this name here."""
+    if not address:
+        raise UserError(
+            f"{target}: no such run here; give a run's folder or a job file, or for a submission "
+            f"--address http://HOST:8265"
+        )
+    return address
 
 
 def require_address(address: str | None) -> str:

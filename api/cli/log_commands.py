@@ -129,7 +129,7 @@ def refuse_if_submitted(jobs: "Jobs", target: str, address: str) -> None:
 def _driver_logs(
     target: str | None, address: str | None, worker: str | None, *, follow: bool
 ) -> int:
-    from remesh.cli.job_actions import require_address, show_logs  # noqa: PLC0415 - as above
+    from remesh.cli.job_actions import address_for, show_logs  # noqa: PLC0415 - as above
 
     if target is None:
         raise UserError("--driver: give the id of a submission; remesh ls names them")
@@ -138,12 +138,7 @@ def _driver_logs(
             f"--worker {worker}: {target} is a submission, and the logs of its workers lie in its "
             f"run's folder; give that folder or the job file instead"
         )
-    if not address:
-        raise UserError(
-            f"{target}: no such run here; give a run's folder or a job file, or for a submission "
-            f"--address http://HOST:8265"
-        )
-    return show_logs(target, require_address(address), to_its_end=follow)
+    return show_logs(target, address_for(target, address), to_its_end=follow)
 
 
 def _list(run_dir: Path) -> None:

@@ -346,12 +346,19 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case DataError() | LayoutError() | CheckpointError():
             return str(error), UserError.exit_code
         case typer.TyperException():
-            return f"{error.format_message()} (remesh --help)", UserError.exit_code
+            seen = error.format_message().replace("Value error, ", "")
+            return f"{seen} ({_asked(error)} --help)", UserError.exit_code
         case OSError():
             return str(error), RemeshError.exit_code
         case _:
             bug = "a bug in remesh; REMESH_TRACEBACK=1 shows where"
             return f"{type(error).__name__}: {error} ({bug})", RemeshError.exit_code
+
+
+def _asked(error: typer.TyperException) -> str:
+    """The command whose options were meant, `remesh` if it is not known."""
+    ctx = getattr(error, "ctx", None)
+    return str(ctx.command_path) if ctx else "remesh"
 
 
 def _console() -> "Console":

@@ -94,7 +94,13 @@ def run_options(request: RunRequest, job: Job) -> RunOptions:
         from_step=request.from_step,
         address=request.address,
     )
-    check_faults(faults, steps=job.train.steps, nodes=options.nodes, address=options.address)
+    check_faults(
+        faults,
+        steps=job.train.steps,
+        ranks=job.elastic.max_workers,
+        nodes=options.nodes,
+        address=options.address,
+    )
     return options
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from remesh.orchestrator.user_errors import UserError
+from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.schedules.operations import Operation
 
 BEGIN = "begin"  # of a step, before its first operation
@@ -170,16 +171,21 @@ def _value(asked: str, key: str, text: str) -> int | float | str:
 
 
 def check_faults(
-    faults: Sequence[OrderedFault], *, steps: int, nodes: int, address: str | None
+    faults: Sequence[OrderedFault], *, steps: int, ranks: int, nodes: int, address: str | None
 ) -> None:
     """Raises: UserError for a fault that cannot happen, or that must not.
 
-    The head node is never killed, so all but one of the nodes can be; nodes of somebody else's
-    cluster (`address`) are not ours to kill.
+    A mesh has `ranks` at the most, which count from 0. The head node is never killed, so all but
+    one of the nodes can be; nodes of somebody else's cluster (`address`) are not ours to kill.
     """
     for fault in faults:
         if fault.step is not None and fault.step > steps:
             raise UserError(f"{fault.asked}: the job ends at train.steps = {steps}")
+        if fault.rank is not None and fault.rank >= ranks:
+            raise UserError(
+                f"{fault.asked}: rank={fault.rank}: the run has at most {count(ranks, 'rank')}, "
+                f"and the first is 0"
+            )
     node_kills = [fault for fault in faults if fault.kind == "kill-node"]
     if not node_kills:
         return

@@ -39,7 +39,9 @@ def write_checkpoint(folder: Path, config: ModelConfig, read: Read) -> None:
     It holds {"model": {name: weight}, "optimizer": {"state": {name: {slot: tensor, "step"}}}}, all
     fp32, with the slots of torch's AdamW, which are ours, and `step` the number of updates.
     Cost: memory for the whole state; some seconds to import torch's module.
+    Raises: OSError where the folder takes no files.
     """
+    from torch.distributed.checkpoint.api import CheckpointException  # noqa: PLC0415 - seconds
     from torch.distributed.checkpoint.state_dict_saver import save  # noqa: PLC0415 - seconds
 
     shapes = parameter_shapes(config)
@@ -54,4 +56,16 @@ def write_checkpoint(folder: Path, config: ModelConfig, read: Read) -> None:
     model = {name: found[name] for name in shapes}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is one process is meant so
-        save({"model": model, "optimizer": {"state": state}}, checkpoint_id=folder, no_dist=True)
+        try:
+            values = {"model": model, "optimizer": {"state": state}}
+            save(values, checkpoint_id=folder, no_dist=True)
+        except CheckpointException as told:  # no Exception, which nobody else would catch
+            raise _cause(next(iter(told.failures.values()))[0]) from None
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the disk said, where that is behind it: torch's writer fails again as it closes."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, OSError):
+        behind = behind.__context__
+    return behind or error

@@ -19,6 +19,7 @@ from small_engine import zero
 from remesh.actors.checkpoints.exporting import export
 from remesh.actors.checkpoints.looking import find
 from remesh.actors.storage.file_storage import LocalStorage
+from remesh.orchestrator.user_errors import UserError
 from remesh.parallel.files.convert import read_model
 from remesh.parallel.plan.layout import Layout
 from remesh.parallel.spec import ZeroSpec
@@ -114,6 +115,19 @@ def test_a_model_trained_here_has_the_same_logits_in_transformers(
     there = foreign_models.logits_of(foreign_models.loaded(out), TOKENS_BT)
     assert np.abs(here - there).max() < WITHIN
     assert np.abs(here - before).max() > 1e-2
+
+
+def test_what_cannot_be_exported_is_refused_in_a_line(pool, models, tmp_path):
+    folder, _ = models["tied qwen3"]
+    run, file = tmp_path / "run", tmp_path / "file"
+    results = pool.run(train_and_save, 2, folder, *LAYOUTS["tp2"], run)
+    commit_model(run, [told for _, told, _ in results], read_model(LocalStorage(folder), SEQ_LEN))
+    file.touch()
+    for form in ("hf", "dcp"):
+        with pytest.raises(UserError, match="file: cannot be written: Not a directory; make room"):
+            export(find(str(run)), form, str(file), "float32", pytest.fail)
+    with pytest.raises(UserError, match=r"--dtype is for --to hf: .* leave it out"):
+        export(find(str(run)), "dcp", str(tmp_path / "out"), "bfloat16", pytest.fail)
 
 
 def test_what_is_rounded_on_export_is_rounded_once(pool, models, tmp_path):

@@ -3,10 +3,12 @@
 import io
 import os
 import pickle
+import resource
 import shutil
 import warnings
 import zipfile
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -199,3 +201,34 @@ def test_a_tensor_that_does_not_lie_row_after_row_is_told(tmp_path):
 def test_a_folder_without_a_checkpoint_is_told(tmp_path):
     with pytest.raises(CheckpointError, match=r"neither \.metadata nor a safetensors file"):
         open_weights(LocalStorage(tmp_path), MODEL)
+
+
+@pytest.fixture
+def small_disk():
+    """No file may have more than 1,000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def written(run, out):
+    tensors = {**values(), "num_updates": torch.tensor([7])}
+    for moment in ("exp_avg", "exp_avg_sq"):
+        tensors |= {f"{moment}.{name}": value for name, value in values().items()}
+    ref = write_and_commit(LocalStorage(run), CheckpointRef(step=7, generation=1), tensors=tensors)
+    return lambda: write_checkpoint(out, MODEL, partial(read_fragments, LocalStorage(run), ref))
+
+
+def test_a_folder_that_takes_no_files_is_told_as_its_disk_told_it(tmp_path):
+    """Torch raises what is no Exception in place of it, and a command ended in a traceback."""
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        written(tmp_path / "run", tmp_path / "file" / "out")()
+
+
+def test_a_disk_that_is_full_is_told_and_not_how_a_writer_fails_as_it_closes(tmp_path, request):
+    write = written(tmp_path / "run", tmp_path / "out")
+    request.getfixturevalue("small_disk")
+    with pytest.raises(OSError, match="File too large"):
+        write()

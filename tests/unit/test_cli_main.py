@@ -42,6 +42,11 @@ TINY = str(Path(__file__).parents[2] / "examples" / "tiny.toml")
         (["submit", "none.toml", "--address", "x:1"], "none.toml: no such file"),
         (["logs", "first", "--address", "ray://head:10001"], "expected http://HOST:8265"),
         (["ls", "--address", "http://head:99999"], "expected http://HOST:8265"),  # user 18
+        (["ls", "--address", "http://[::1"], "expected http://HOST:8265"),
+        (["stop", "first"], "first: no such run here; give a run's folder or a job file"),
+        (["run", TINY, "--fault", "kill@step=3,rank=4"], "rank=4: the run has at most 4 ranks"),
+        (["run"], "(remesh run --help)"),
+        (["checkpoint", "export", "x"], "(remesh checkpoint export --help)"),
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error_and_code_2(

@@ -25,7 +25,9 @@ def test_gpu_ranks_are_refused_by_name(capsys):
     """parallel A1"""
     assert main(["plan", TINY, "--set", 'train.device="cuda"']) == 2
     error = capsys.readouterr().err
-    assert 'train.device = "cuda" GPU ranks are not built yet; leave it out, or use "cpu"' in error
+    assert (
+        'train.device = "cuda" and GPU ranks are not built yet; leave it out, or use "cpu"' in error
+    )
     assert main(["plan", TINY, "--set", "train.device=cpu"]) == 0
 
 

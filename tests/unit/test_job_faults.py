@@ -130,22 +130,30 @@ def faults(*texts):
 
 
 def test_faults_that_can_happen_pass():
-    check_faults(faults("worker@20", "node@40", "worker@80"), steps=80, nodes=2, address=None)
-    check_faults(faults("worker@20"), steps=80, nodes=1, address="10.0.0.1:6379")
-    check_faults([parse_fault("kill@generation=2")], steps=80, nodes=1, address=None)
-    check_faults([], steps=80, nodes=1, address=None)
+    check_faults(
+        faults("worker@20", "node@40", "worker@80"), steps=80, ranks=4, nodes=2, address=None
+    )
+    check_faults(faults("worker@20"), steps=80, ranks=4, nodes=1, address="10.0.0.1:6379")
+    check_faults([parse_fault("kill@generation=2")], steps=80, ranks=4, nodes=1, address=None)
+    check_faults([], steps=80, ranks=4, nodes=1, address=None)
 
 
 def test_a_fault_after_the_last_step_is_refused():
     for late in (parse_kill("worker@81"), parse_fault("slow@step=81")):
         with pytest.raises(UserError, match=r"81: the job ends at train.steps = 80"):
-            check_faults([late], steps=80, nodes=2, address=None)
+            check_faults([late], steps=80, ranks=4, nodes=2, address=None)
+
+
+def test_a_fault_of_a_rank_that_no_mesh_has_is_refused():
+    check_faults([parse_fault("kill@step=3,rank=3")], steps=80, ranks=4, nodes=2, address=None)
+    with pytest.raises(UserError, match=r"rank=4: the run has at most 4 ranks, and the first is 0"):
+        check_faults([parse_fault("kill@step=3,rank=4")], steps=80, ranks=4, nodes=2, address=None)
 
 
 def test_nodes_of_a_foreign_cluster_and_the_head_are_never_killed():
     with pytest.raises(UserError, match="refused with --address"):
-        check_faults(faults("node@40"), steps=80, nodes=2, address="auto")
+        check_faults(faults("node@40"), steps=80, ranks=4, nodes=2, address="auto")
     with pytest.raises(UserError, match="--nodes 1 leaves 0 to kill, and 1 are named"):
-        check_faults([parse_fault("kill-node@step=40")], steps=80, nodes=1, address=None)
+        check_faults([parse_fault("kill-node@step=40")], steps=80, ranks=4, nodes=1, address=None)
     with pytest.raises(UserError, match="--nodes 2 leaves 1 to kill, and 2 are named"):
-        check_faults(faults("node@4", "node@40"), steps=80, nodes=2, address=None)
+        check_faults(faults("node@4", "node@40"), steps=80, ranks=4, nodes=2, address=None)

@@ -116,7 +116,7 @@ class TrainTable(BaseModel):
     @classmethod
     def _device_is_built(cls, device: str) -> str:
         if device == "cuda":
-            msg = 'GPU ranks are not built yet; leave it out, or use "cpu"'
+            msg = 'and GPU ranks are not built yet; leave it out, or use "cpu"'
             raise ValueError(msg)
         return device
 
