@@ -2,6 +2,7 @@
 
 import pytest
 from control_drive import Drive, of, running
+from control_values import held, slot
 from ladders import mixed
 
 from remesh.orchestrator.accounts.view import view_of
@@ -241,6 +242,20 @@ def test_what_those_who_stay_cannot_bring_along_comes_from_a_node_that_leaves(op
     drive.train()
     [form] = forms(drive.park(7, drained=True))
     assert (form.from_step, nodes_of(form)) == (7, ["c", "c"])
+
+
+def test_what_nodes_that_leave_hold_counts_together_with_what_vaults_have():
+    """The part of the one that died is in the vault of its node, and the rest lives on."""
+    drive = running(5, nodes=(("head", 2), ("b", 2)), zero_stage=3)
+    drive.do(ev.VaultUp(node="head", address="10.0.0.1:1"))
+    drain(drive, "b")
+    lost = next(one for one in drive.state.current.members if one.node == "head")
+    drive.lose(lost.worker)
+    drive.park(5)
+    part = slot("head", held(lost.rank, dp=4, shard_size=4), 5)
+    [form] = forms(drive.do(ev.VaultTold(node="head", generation=1, slots=(part,))))
+    assert (form.from_step, form.restore.slots) == (5, (part,))
+    assert "b" in nodes_of(form)
 
 
 def test_nodes_that_leave_wait_for_a_mesh_that_has_their_state_without_them():

@@ -79,6 +79,11 @@ class Checkpoints:
             if older == kept and step <= from_step
         }
 
+    def is_under_way(self, key: tuple[int, int]) -> bool:
+        """Whether the commit of that (generation, step) is asked for and has no answer yet."""
+        save = self.saves.get(key)
+        return save is not None and save.is_under_way
+
     def begin_held(self, key: tuple[int, int], writers: frozenset[str]) -> None:
         """These, who are parked, write the checkpoint of that (generation, step)."""
         self.saves[key] = Save(waiting=set(writers))

@@ -123,7 +123,8 @@ def _choice(turn: Turn, candidates: _Candidates) -> Choice | None:
 
 
 def last_holders(turn: Turn) -> list[Worker]:
-    """Workers on nodes that leave, if no mesh without them has as new a state: one more takes it.
+    """Workers on nodes that leave, if no mesh without them, with what vaults hold, has as new a
+    state: one more takes it.
 
     None of those on trial: a mesh with them breaks, whatever they hold.
 
@@ -139,26 +140,29 @@ def last_holders(turn: Turn) -> list[Worker]:
     others = states_held(state, idle)
     saved = state.checkpoints.newest_step
     known = -1 if saved is None else saved
-    together = newest_whole([*others.values(), *held.values()])
+    slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
+    stored = parts_of((slot.step, slot.held) for slot in slots)
+    together = newest_key(parts_of([*others.values(), *held.values()]), stored)
     if together is None or together[0] <= known:
         return []
-    elsewhere = newest_whole(others[name] for name in _taken(turn, idle, others))
+    taken = _taken(turn, _Candidates(idle=idle, held=others, slots=slots))
+    elsewhere = newest_key(parts_of(taken), stored)
     known = known if elsewhere is None else max(known, elsewhere[0])
     if together[0] <= known:
         return []
     return [worker for worker in leaving if worker.name in held and held[worker.name][0] > known]
 
 
-def _taken(turn: Turn, idle: list[Worker], held: Mapping[str, StepHeld]) -> list[str]:
-    """Those of the holders that a mesh of these workers has; while they are too few, that it may
-    have: each on a node with enough for a unit.
+def _taken(turn: Turn, candidates: _Candidates) -> list[StepHeld]:
+    """What those hold whom a mesh of these has; while they are too few, whom it may have: each on a
+    node with enough for a unit.
     """
-    candidates = _Candidates(idle=idle, held=held, slots=())
+    idle, held = candidates.idle, candidates.held
     choice = _choice(_trying(turn, turn.ladder), candidates)
     if choice is not None:
-        return [member.worker for member in choice.members if member.worker in held]
+        return [held[member.worker] for member in choice.members if member.worker in held]
     placed = {one.name for unit in turn.ladder.units for one in _fitting(unit, idle)}
-    return [name for name in held if name in placed]
+    return [held[name] for name in held if name in placed]
 
 
 def _fitting(unit: Unit, idle: list[Worker]) -> list[Worker]:

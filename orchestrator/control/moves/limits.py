@@ -16,8 +16,6 @@ def limit_s(turn: Turn, phase: Phase) -> float:
         return timers.read_s
     if phase is Phase.DRAINING and writes(turn):
         return _write_limit_s(turn)
-    if phase is Phase.RUNNING and _has_to_write(turn):
-        return max(timers.save_s, timers.stall_s(step_s))
     limits = {
         Phase.WAITING: turn.options.wait_limit_s,
         Phase.FORMING: timers.form_s,
@@ -26,12 +24,13 @@ def limit_s(turn: Turn, phase: Phase) -> float:
         Phase.DRAINING: timers.drain_s(step_s),
         Phase.FENCING: timers.fence_s(step_s),
     }
-    return limits[phase]
+    trains = phase in (Phase.RUNNING, Phase.DRAINING)
+    return max(timers.save_s, limits[phase]) if trains and _has_to_write(turn) else limits[phase]
 
 
 def _has_to_write(turn: Turn) -> bool:
-    """Whether members that train may wait for storage: some have written what others write yet, or
-    nobody has yet written what all have come by.
+    """Whether members that train, or come to a boundary, may wait for storage: some have written
+    what others write yet, or nobody has yet written what all have come by.
     """
     state, every = turn.state, turn.options.save_every
     saves = state.checkpoints.saves

@@ -127,7 +127,8 @@ def ask_to_save_held(turn: Turn) -> None:
     assert held_save is not None
     generation, step = held_save
     writers = turn.state.checkpoints.saves[held_save].waiting
-    turn.do(SaveHeld(generation=generation, step=step, workers=tuple(sorted(writers))))
+    if writers:
+        turn.do(SaveHeld(generation=generation, step=step, workers=tuple(sorted(writers))))
 
 
 def saving_of(turn: Turn) -> tuple[int, int]:
@@ -188,18 +189,18 @@ def _holders(
 
 
 def _save_held(turn: Turn, found: _WithinReach) -> None:
+    """They write it, unless all its files are there and its commit is under way: that is waited for
+    instead. What lost: to write it once more, and to take what came of that commit for its end.
+    """
     state = turn.state
-    writers: set[str] = set()
-    covered: set[Part] = set()
-    for name, parts in found.holders:
-        if not parts <= covered:
-            covered |= parts
-            writers.add(name)
     step = found.live_step
     held_save = (state.lineage.keeper(step), step)
-    state.checkpoints.begin_held(held_save, frozenset(writers))
+    reason = f"the checkpoint at step {step} is written, and about to be committed"
+    if not state.checkpoints.is_under_way(held_save):
+        writers = _writers(found)
+        state.checkpoints.begin_held(held_save, writers)
+        reason = f"{count(len(writers), 'parked worker', 'saves', 'save')} step {step}"
     state.current.saving, state.current.held_save = True, held_save
-    reason = f"{count(len(writers), 'parked worker', 'saves', 'save')} step {step}"
     if state.phase is Phase.DRAINING:
         state.reason = reason
     else:
@@ -207,6 +208,17 @@ def _save_held(turn: Turn, found: _WithinReach) -> None:
     turn.wait(limit_s(turn, Phase.DRAINING))
     turn.say(reason)
     ask_to_save_held(turn)
+
+
+def _writers(found: _WithinReach) -> frozenset[str]:
+    """One for each part."""
+    writers: set[str] = set()
+    covered: set[Part] = set()
+    for name, parts in found.holders:
+        if not parts <= covered:
+            covered |= parts
+            writers.add(name)
+    return frozenset(writers)
 
 
 def _saved(turn: Turn, why: str) -> str:
