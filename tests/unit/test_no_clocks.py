@@ -1,4 +1,6 @@
-"""No assert of unit, sim or dist compares what a clock says: a busy machine would fail it.
+"""No assert of a test compares what a clock says: a busy machine would fail it.
+
+Nor does a test wait by a limit of its own: waiting.py has one, which ends a hang.
 
 Followed are names within a file: a moment is what a clock said, a time the difference of two
 moments; what a function returns, and what is run of it in other processes, counts as well.
@@ -124,11 +126,32 @@ def comparisons(text):
     return [node.lineno for node in asserts if clocks.compares(node.test)]
 
 
-@pytest.mark.parametrize("tier", ["unit", "sim", "dist", "support"])
+def waits(text):
+    """The lines of loops that go on until a clock says that it is enough."""
+    loops = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.While)]
+    told = [(loop.lineno, part) for loop in loops for part in ast.walk(loop.test)]
+    return [line for line, part in told if Clocks._is_clock(part)]
+
+
+TIERS = ("unit", "sim", "dist", "cluster", "support")
+
+
+@pytest.mark.parametrize("tier", TIERS)
 def test_no_assert_compares_clocks(tier):
     found = {path.name: comparisons(path.read_text()) for path in (TESTS / tier).glob("*.py")}
     assert len(found) > 3
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_nobody_waits_by_a_limit_of_his_own(tier):
+    found = {path.name: waits(path.read_text()) for path in (TESTS / tier).glob("*.py")}
+    assert {name for name, lines in found.items() if lines} <= {"waiting.py"}
+
+
+def test_a_wait_by_a_clock_is_seen():
+    assert waits("x = 1\nwhile not found and time.monotonic() < end_s:\n pass") == [2]
+    assert waits("while time.monotonic:\n pass\nwhile drive.now_s < end_s:\n pass") == [1]
 
 
 CAUGHT = {
