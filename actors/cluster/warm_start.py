@@ -29,7 +29,8 @@ from typing import Any, Protocol
 EARLY = "REMESH_WARM"  # where the door is, in the environment of a node; its pid is added to it
 NICENESS = "REMESH_NICENESS"  # of ranks where the agent's own is less, in its environment
 WORD = "early"  # in the place of a descriptor
-_TAKEN = "taken-"  # before the name of a door that is somebody's
+_NEW = "new-"  # before the name of a door that does not answer yet
+_TAKEN = "taken-"  # before that of one that is somebody's
 
 # The collector would look at what is imported again and again: it is switched on when all is there.
 _PROGRAM = "import gc; gc.disable(); from remesh.actors.agent.warm_process import main; main()"
@@ -175,7 +176,8 @@ def be_nice_enough(environment: Mapping[str, str]) -> None:
 def _agent_at(door: socket.socket, node: int) -> socket.socket:
     """The line to whoever comes first, once another process waits for the next."""
     while True:
-        name = Path(door.getsockname())
+        bound = Path(door.getsockname())
+        name = bound.with_name(bound.name.removeprefix(_NEW))
         if door.fileno() not in select.select([door.fileno(), node], [], [])[0]:
             name.unlink(missing_ok=True)
             os._exit(0)
@@ -206,9 +208,14 @@ def _is_left_behind() -> bool:
 
 
 def _open(door: socket.socket, place: str, pid: int) -> None:
-    """Its name tells whose it is."""
-    door.bind(f"{place}.{pid}")
+    """Its name tells whose it is, and is there once it answers: who came before would only take it
+    from those who come later.
+    """
+    own = Path(f"{place}.{pid}")
+    opening = own.with_name(f"{_NEW}{own.name}")
+    door.bind(str(opening))
     door.listen(1)
+    opening.rename(own)
 
 
 def _own(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pathlib import Path
 LIMIT_S = 2.0  # until all are connected, who have all been there a moment ago
 _LOOK_S = 0.05
 MOST_NUMBERS = 1 << 12  # of one rank at once: what a line takes in though nobody reads
+_ROOM_BYTES = 4 * 8 * MOST_NUMBERS  # two messages of that, each with as much of the kernel's own
 _NETWORKS = Path("/proc/self/ns/net")
 _NETWORK = struct.Struct("<Q")
 _RANDOM_BYTES = 16
@@ -159,7 +160,18 @@ def _connected(
         return None
     for line in lines.values():
         line.settimeout(None)
+    if not all(_is_roomy(line) for line in lines.values()):
+        _close_all(lines)
+        return None
     return lines
+
+
+def _is_roomy(line: socket.socket) -> bool:
+    """Whether it takes in all that is said at once before anybody reads: all write first, and then
+    read. A system may give lines less room than that, unless it is asked for.
+    """
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM_BYTES)
+    return line.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= _ROOM_BYTES
 
 
 def _close_all(lines: dict[int, socket.socket]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import soon
 
-from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines, _listener
+from remesh.parallel.doors.short_lines import MOST_NUMBERS, ShortLines, _is_roomy, _listener
 from remesh.parallel.plan.errors import GroupError
 
 
@@ -72,6 +72,28 @@ def test_so_many_numbers_are_taken_in_though_nobody_reads():
         for _ in range(2):
             line.sendall(bytes(8 * MOST_NUMBERS))
     close_all((one, other))
+
+
+def test_a_line_is_asked_for_its_room_and_one_that_has_less_is_none():
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+    assert _is_roomy(ours)
+    ours.setblocking(False)
+    for _ in range(2):
+        assert ours.send(bytes(8 * MOST_NUMBERS)) == 8 * MOST_NUMBERS
+    assert not _is_roomy(Narrow())
+    for end in (ours, theirs):
+        end.close()
+
+
+class Narrow:
+    """A line of a system that gives each as much as a page."""
+
+    def setsockopt(self, *_asked):
+        pass
+
+    def getsockopt(self, *_asked):
+        return 1 << 12
 
 
 def test_without_the_process_that_is_meant_there_are_no_lines():

@@ -10,7 +10,7 @@ import pytest
 from forked import forked
 
 from remesh.actors.agent.forker import Forker
-from remesh.actors.cluster.warm_start import EARLY, NICENESS, be_nice_enough
+from remesh.actors.cluster.warm_start import EARLY, NICENESS, _open, be_nice_enough
 
 NICEST = 19
 NOBODY = 65534  # a user
@@ -28,6 +28,31 @@ def test_ranks_are_as_nice_as_told_or_as_their_user_has_wished(told, nicer):
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     assert forked(found) == before + nicer
+
+
+class Door:
+    """Which names of doors are there when it begins to answer."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.found = None
+
+    def bind(self, name):
+        Path(name).touch()
+
+    def listen(self, _most):
+        self.found = doors(self._folder)
+
+
+def doors(folder):
+    return [place.name for place in folder.glob("n0.warm.*")]
+
+
+def test_no_door_is_found_before_it_answers(tmp_path):
+    """Who came then would take it from all who come later, and have nobody."""
+    door = Door(tmp_path)
+    _open(door, str(tmp_path / "n0.warm"), 7)
+    assert (door.found, doors(tmp_path)) == ([], ["n0.warm.7"])
 
 
 class Waiting:
