@@ -276,6 +276,28 @@ def test_a_node_leaves_a_run_that_waits_if_another_has_the_state_where_a_mesh_ca
     assert {end.node for end in of(cmd.EndWorker, drive.commands)} == {"b"}
 
 
+@pytest.mark.parametrize(
+    ("sign", "why"),
+    [
+        (ev.WorkerLost(worker="worker-0", cause="killed"), "was lost: killed"),
+        (ev.WorkerFrozen(worker="worker-0", silent_s=0.6), "gave no sign of life for 0.6 s"),
+    ],
+)
+def test_the_last_holder_that_is_lost_while_a_run_waits_is_said_and_counted(sign, why):
+    drive = running(5, nodes=(("head", 2), ("b", 1)), max_dp=2, min_workers=2, spares=1)
+    drain(drive, "b")
+    drive.lose("worker-2")
+    assert not forms(leave(drive, 6))
+    drive.do(sign)
+    drive.lose("worker-0", "worker-1")
+    for _ in range(2):  # one after the other has a place on the head
+        drive.ready()
+    life = drive.state.current
+    assert (life.from_step, life.lost_steps) == (0, 6)
+    assert f"worker-0 on head {why}" in life.reason
+    assert life.fault.num_losses == drive.state.budget.total == 1
+
+
 @pytest.mark.parametrize("moment", ["forming", "restoring", "draining"])
 def test_a_drain_that_comes_while_there_are_no_steps_is_done_soon_after(moment):
     drive = Drive(nodes=THREE, max_dp=3)

@@ -153,6 +153,8 @@ def give_up(turn: Turn, worker: Worker, why: str) -> bool:
         _count_loss(turn, note_sign(turn, text), [worker], text)
     elif worker.state is WorkerState.STARTING:
         state.budget.count(text, state.step)
+    else:
+        _count_parked(turn, [worker], text)
     end_worker(turn, worker, why)
     return not over_budget(turn)
 

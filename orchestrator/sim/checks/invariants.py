@@ -24,7 +24,12 @@ from remesh.orchestrator.control.words.events import (
 )
 from remesh.orchestrator.control.words.phases import ENDED, Phase
 from remesh.orchestrator.control.words.records import CheckpointState, PeerState, Restore, VaultSlot
-from remesh.orchestrator.control.words.recovery import slot_label, slots_of, source_label
+from remesh.orchestrator.control.words.recovery import (
+    is_of_checkpoint,
+    slot_label,
+    slots_of,
+    source_label,
+)
 from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.sim.checks.health import Health
 from remesh.orchestrator.sim.checks.whole_run import WholeRun
@@ -139,7 +144,8 @@ class Invariants:
                 pass
             case RestoreFailed() if event.generation == max(self.formed, default=0):
                 label = source_label(self.formed[event.generation].restore)
-                self.failed.setdefault(label, set()).add(event.generation)
+                known = self.whole.failed if is_of_checkpoint(label) else self.failed
+                known.setdefault(label, set()).add(event.generation)
             case _:
                 pass
 
@@ -251,8 +257,10 @@ class Invariants:
         return any(form.from_step < step for form in self.formed.values())
 
     def _has_failed(self, restore: Restore) -> bool:
-        """Whether it has failed too often."""
-        return len(self.failed.get(source_label(restore), ())) >= MAX_RESTORE_FAILURES
+        """Whether it has failed too often, a checkpoint in the starts before as well."""
+        label = source_label(restore)
+        known = self.whole.failed if is_of_checkpoint(label) else self.failed
+        return len(known.get(label, ())) >= MAX_RESTORE_FAILURES
 
     def _has_failed_in_memory(self, step: int) -> bool:
         """Whether a state of this step or a newer one has, which members or vaults held."""
@@ -261,11 +269,22 @@ class Invariants:
 
     def _within_reach(self, old: cmd.Form, held: dict[str, int], form: cmd.Form) -> HeldAtSteps:
         """A mesh that is not on the ladder any more may have more units than any that is; one of
-        fewer stages may have no place for all who hold some of the old ones.
+        fewer stages may have no place for all who hold some of the old ones, and one of larger
+        units none for those who have too few others on their node.
         """
         falls = old.rung.stages != form.rung.stages and len(held) > len(form.members)
-        taken = old.rung in self._ladder and not falls
-        return held_by_whole_groups(old, held) if taken else iter(())
+        if old.rung not in self._ladder or falls:
+            return iter(())
+        if form.rung.unit.on_one_node:
+            held = self._placed(held, form.rung.unit.workers)
+        return held_by_whole_groups(old, held)
+
+    def _placed(self, held: dict[str, int], size: int) -> dict[str, int]:
+        """Those of them who have enough others on their node for a unit."""
+        workers = self.controller.state.roster.workers
+        ready = (one for one in workers.values() if one.state is not WorkerState.STARTING)
+        there = Counter(one.node for one in ready if one.name not in self.ending)
+        return {name: step for name, step in held.items() if there[workers[name].node] >= size}
 
     @property
     def _ladder(self) -> Ladder:

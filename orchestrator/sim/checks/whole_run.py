@@ -17,12 +17,17 @@ _GENERATION = re.compile(r"\.gen-(\d+)")
 
 @dataclass(slots=True)
 class WholeRun:
-    """Fed with every mesh and every event of every start. `committed` is what is on storage."""
+    """Fed with every mesh and every event of every start. `committed` is what is on storage.
+
+    `failed` has the generations that could not read a checkpoint, by its label: a start counts
+    those of the starts before as well.
+    """
 
     ledger: Ledger = field(default_factory=Ledger)
     lineage: Lineage = field(default_factory=Lineage)
     formed: dict[int, Form] = field(default_factory=dict)
     committed: Mapping[str, Saved] = field(default_factory=dict)
+    failed: dict[str, set[int]] = field(default_factory=dict)
 
     def form(self, form: Form) -> None:
         """A mesh begins. It may read only a checkpoint that the run stands on."""

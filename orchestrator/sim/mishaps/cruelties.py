@@ -3,13 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from remesh.orchestrator.control.words.events import (
-    NodeRefused,
-    NodeSilent,
-    StopRequested,
-    WorkerErred,
-    WorkerFrozen,
-)
+from remesh.orchestrator.control.words.events import StopRequested, WorkerErred, WorkerFrozen
 from remesh.orchestrator.sim.mishaps.victims import living, often, other_hosts
 from remesh.orchestrator.sim.shells.sim_host import Host
 from remesh.orchestrator.sim.surroundings.cluster import Cluster
@@ -52,9 +46,7 @@ def _false_word(cluster: Cluster) -> None:
             cluster.post(process.node, WorkerFrozen(worker=process.name, silent_s=silent_s))
     else:
         for host in other_hosts(cluster)[:1]:
-            now_s = world.agenda.now_s
-            cluster.tell(NodeRefused(node=host.name, broken_s=now_s))
-            cluster.tell(NodeSilent(node=host.name, silent_s=world.timers.node_silent_s(1)))
+            cluster.watches.err(host)
 
 
 def _part(cluster: Cluster) -> None:

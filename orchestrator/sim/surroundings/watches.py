@@ -67,6 +67,17 @@ class Watches:
 
         self.world.agenda.after(self.world.between(0.001, 0.01), knock)
 
+    def err(self, host: Host) -> None:
+        """The controller, if it is there to look, takes a healthy node for one that is gone. If it
+        does without it, it hears it all the same.
+        """
+        if self.outages.absent:
+            return
+        self.tell(NodeRefused(node=host.name, broken_s=self.world.agenda.now_s))
+        self.tell(NodeSilent(node=host.name, silent_s=self.world.timers.node_silent_s(1)))
+        come_home_s = self.world.between(0.1, 1.0)
+        self.world.agenda.after(come_home_s, lambda: self._come_home(host))
+
     def _silence(self, host: Host, for_s: float) -> None:
         self.network.cut(host.name)
         self.network.late_s[host.name] = self.world.agenda.now_s + for_s
@@ -95,10 +106,14 @@ class Watches:
         host.cut_off = host.stalled = False
         self._cut_vault(host)
         self.network.heal(host.name)
-        if not self.knows(host.name):
+        self._come_home(host)
+        self.resume(host)
+
+    def _come_home(self, host: Host) -> None:
+        """One that is done without, and is heard: it is cleared, and offered anew."""
+        if host.is_heard and not self.knows(host.name):
             self.end_all(host)
             self.offer(host)
-        self.resume(host)
 
     def _end_lease(self, host: Host) -> None:
         if not host.is_heard:
