@@ -47,7 +47,7 @@ def test_the_wheel_holds_the_tree_and_nothing_else(wheel):
 
 def test_the_wheel_says_what_it_is(wheel):
     (entries,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "remesh = remesh.cli.main:main" in wheel.read(entries).decode()
+    assert "remesh = remesh.cli.__main__:main" in wheel.read(entries).decode()
     described = wheel.read(entries.replace("entry_points.txt", "METADATA")).decode()
     for line in ("License-Expression: Apache-2.0", "License-File: LICENSE", "# Remesh"):
         assert line in described.splitlines()

@@ -92,6 +92,21 @@ def test_the_command_starts_without_ray_torch_or_pyarrow():
     assert done.stdout == "set()\n"
 
 
+def test_ctrl_c_while_the_command_still_loads_is_no_traceback():
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from remesh.cli.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def options(**request):
     return run_options(RunRequest(job=Path(TINY), **request), load_job(Path(TINY)))
 
