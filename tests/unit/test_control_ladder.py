@@ -209,6 +209,47 @@ def test_a_node_that_begins_to_leave_at_the_boundary_still_counts_for_another_la
     assert (life.layout, life.from_step) == (Layout(dp=2), 12)
 
 
+def waiting_pairs():
+    """Two stages, each held by a pair, of which one has died: a run that waits for the fourth."""
+    drive = running(10, max_dp=1, cp=2, pp=2, nodes=FOUR)
+    lost = drive.state.current.members[-1].worker
+    drive.lose(lost)
+    drive.park(10)
+    assert drive.state.phase == "waiting"
+    return drive
+
+
+def test_a_run_that_waits_saves_what_the_next_mesh_of_another_ladder_would_leave_behind():
+    drive = waiting_pairs()
+    commands = drive.do(changed(ladder(max_dp=1)))
+    (save,) = of(cmd.SaveHeld, commands)
+    assert (save.step, len(save.workers), of(cmd.Form, commands)) == (10, 2, [])
+    drive.save(10, workers=save.workers)
+    drive.commit(10)
+    life = drive.state.current
+    assert (life.layout, life.from_step, life.lost_steps) == (Layout(dp=1), 10, 0)
+
+
+def test_it_takes_it_up_at_once_where_the_next_mesh_brings_all_along():
+    drive = waiting_pairs()
+    commands = drive.do(changed(ladder(max_dp=3)))
+    assert of(cmd.SaveHeld, commands) == []
+    drive.ready()
+    life = drive.state.current
+    assert (life.from_step, life.lost_steps) == (10, 0)
+
+
+def test_it_goes_on_waiting_for_its_own_mesh_where_storage_takes_nothing():
+    drive = waiting_pairs()
+    (save,) = of(cmd.SaveHeld, drive.do(changed(ladder(max_dp=1))))
+    drive.all(ev.SaveFailed, workers=save.workers, step=10, error="the disk is full")
+    drive.do(changed(ladder(max_dp=1)))
+    assert drive.state.phase == "waiting"
+    drive.ready()
+    life = drive.state.current
+    assert (str(life.layout), life.from_step) == ("pp=2 cp=2", 10)
+
+
 def test_bits_that_change_with_the_ladder_are_announced_with_the_keys():
     drive = running(10)
     drive.do(changed(ladder(max_dp=2, tp=2)))

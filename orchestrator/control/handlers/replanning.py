@@ -4,12 +4,14 @@ A mesh that trains is left at a step boundary once there are workers for one of 
 are started meanwhile. The state goes over from rank to rank. Where the next mesh would leave out
 some who hold what nobody else does, the members save as they drain, and the new ladder counts from
 that checkpoint on. Should the drain fail, the next mesh is still one of the old ladder, and drains
-again. A mesh that is on the new ladder too stays as it is. What lost: to pick from the new ladder
-at once, which can cost all the steps since the last checkpoint.
+again. Parked workers of a run that waits save likewise. A mesh that is on the new ladder too stays
+as it is. What lost: to pick from the new ladder at once, which can cost all the steps since the
+last checkpoint.
 """
 
 from remesh.orchestrator.control.moves.choosing import takes_all_along
 from remesh.orchestrator.control.moves.next_mesh import take_up_ladder
+from remesh.orchestrator.control.moves.parting import save_left_behind
 from remesh.orchestrator.control.moves.staffing import form_or_grow
 from remesh.orchestrator.control.moves.transitions import drain
 from remesh.orchestrator.control.moves.turn import Turn
@@ -45,6 +47,8 @@ def climb(turn: Turn) -> None:
     if change is None:
         return
     running = state.phase is Phase.RUNNING
+    if state.phase is Phase.WAITING and save_left_behind(turn, change.ladder):
+        return
     if state.phase is Phase.WAITING or (running and state.current.rung in change.ladder):
         take_up_ladder(turn)
         form_or_grow(turn)

@@ -83,7 +83,7 @@ def takes_all_along(turn: Turn, ladder: Ladder) -> bool:
             idle.append(worker)
     parked = idle + state.roster.in_state(WorkerState.LEAVING)
     held |= states_held(state, [worker for worker in parked if worker.name not in held])
-    candidates = _Candidates(idle=idle, held=held, slots=())
+    candidates = _Candidates(idle=idle, held=held, slots=_slots(state))
     choice = _choice(_trying(turn, ladder), candidates)
     return choice is not None and _keeps_all(choice, candidates)
 
@@ -140,7 +140,7 @@ def last_holders(turn: Turn) -> list[Worker]:
     others = states_held(state, idle)
     saved = state.checkpoints.newest_step
     known = -1 if saved is None else saved
-    slots = tuple(state.vaults.slots(state.lineage, state.heard_step))
+    slots = _slots(state)
     stored = parts_of((slot.step, slot.held) for slot in slots)
     together = newest_key(parts_of([*others.values(), *held.values()]), stored)
     if together is None or together[0] <= known:
@@ -151,6 +151,11 @@ def last_holders(turn: Turn) -> list[Worker]:
     if together[0] <= known:
         return []
     return [worker for worker in leaving if worker.name in held and held[worker.name][0] > known]
+
+
+def _slots(state: State) -> tuple[VaultSlot, ...]:
+    """What vaults have told since the newest mesh was left."""
+    return tuple(state.vaults.slots(state.lineage, state.heard_step))
 
 
 def _taken(turn: Turn, candidates: _Candidates) -> list[StepHeld]:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from remesh.orchestrator.control.memory.checkpoint_book import Save
 from remesh.orchestrator.control.memory.membership import Worker, WorkerState
-from remesh.orchestrator.control.moves.choosing import states_held
+from remesh.orchestrator.control.moves.choosing import states_held, takes_all_along
 from remesh.orchestrator.control.moves.limits import limit_s
 from remesh.orchestrator.control.moves.next_mesh import enough, form_or_wait, pause
 from remesh.orchestrator.control.moves.turn import Turn
 from remesh.orchestrator.control.words.commands import SaveHeld
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.recovery import StepHeld, newest_key, newest_whole, parts_of
+from remesh.orchestrator.plan.ladder import Ladder
 from remesh.orchestrator.user_text import count
 from remesh.parallel.plan.cut import Cut, Part
 
@@ -88,6 +89,22 @@ def save_for_suspects(turn: Turn) -> bool:
         return False
     state.current.explained = True  # nobody else is suspected if this comes to nothing
     _save_held(turn, found)
+    return True
+
+
+def save_left_behind(turn: Turn, ladder: Ladder) -> bool:
+    """Whether parked workers hold what the next mesh of this ladder would leave behind. They write
+    it now if there are enough for that mesh, and storage took something the last time.
+    """
+    state = turn.state
+    found = _within_reach(turn)
+    if state.parting is not None or found.live_step <= (state.checkpoints.newest_step or 0):
+        return False
+    if takes_all_along(turn, ladder):
+        return False
+    fits = ladder.size(state.roster.ready_units, at_least=turn.at_least) > 0
+    if fits and not state.checkpoints.stalled:
+        _save_held(turn, found)
     return True
 
 
