@@ -348,11 +348,21 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case typer.TyperException():
             seen = error.format_message().replace("Value error, ", "")
             return f"{seen} ({_asked(error)} --help)", UserError.exit_code
+        case OSError() if not _stands_somewhere():
+            return "the working folder is gone; change to one that is there", UserError.exit_code
         case OSError():
             return str(error), RemeshError.exit_code
         case _:
             bug = "a bug in remesh; REMESH_TRACEBACK=1 shows where"
             return f"{type(error).__name__}: {error} ({bug})", RemeshError.exit_code
+
+
+def _stands_somewhere() -> bool:
+    """Whether the working folder is there: without it nothing relative can be found or made."""
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def _asked(error: typer.TyperException) -> str:

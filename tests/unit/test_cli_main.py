@@ -92,6 +92,17 @@ def test_the_command_starts_without_ray_torch_or_pyarrow():
     assert done.stdout == "set()\n"
 
 
+def test_a_working_folder_that_is_gone_is_told_as_that(capsys, tmp_path, monkeypatch):
+    job = Path(TINY).absolute()
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert main(["run", str(job)]) == 2
+    told = "remesh: the working folder is gone; change to one that is there\n"
+    assert capsys.readouterr().err == told
+
+
 def test_ctrl_c_while_the_command_still_loads_is_no_traceback():
     code = (
         "import sys\n"
