@@ -4,13 +4,19 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from control_drive import Drive
 
 from remesh.orchestrator.control.controller import Controller
 from remesh.orchestrator.control.memory.checkpoint_book import Save
 from remesh.orchestrator.control.memory.membership import WorkerState
 from remesh.orchestrator.control.memory.state import State
 from remesh.orchestrator.control.words.commands import Commit, EndWorker, Form
-from remesh.orchestrator.control.words.events import ControllerRestarted, RunStarted, StopRequested
+from remesh.orchestrator.control.words.events import (
+    ControllerRestarted,
+    RestoreFailed,
+    RunStarted,
+    StopRequested,
+)
 from remesh.orchestrator.control.words.options import Options
 from remesh.orchestrator.control.words.phases import Phase
 from remesh.orchestrator.control.words.records import CheckpointState, FreshState, Member
@@ -19,6 +25,7 @@ from remesh.orchestrator.sim import draws
 from remesh.orchestrator.sim.__main__ import main
 from remesh.orchestrator.sim.checks.bounds import Costs, num_cool_downs
 from remesh.orchestrator.sim.checks.coverage import everything
+from remesh.orchestrator.sim.checks.invariants import Invariants
 from remesh.orchestrator.sim.checks.whole_run import WholeRun
 from remesh.orchestrator.sim.journal_lines import JournalLines
 from remesh.orchestrator.sim.mishaps.cruelties import CRUELTIES
@@ -241,6 +248,18 @@ def test_what_is_held_by_those_whose_end_is_on_its_way_counts_for_nothing_at_a_s
             start.ends.check(state, 99.0)
         state.roster.move(worker, WorkerState.ENDING)
     start.ends.check(state, 99.0)
+
+
+def test_what_could_not_be_read_counts_of_those_only_who_are_there():
+    drive = Drive()
+    drive.ready()
+    invariants = Invariants(drive.controller)
+    invariants.formed[1] = next(one for one in drive.commands if isinstance(one, Form))
+    lost, member = drive.members[:2]
+    drive.lose(lost)
+    for worker, failed in ((lost, {}), (member, {"fresh parameters": {1}})):
+        invariants._note(RestoreFailed(worker=worker, generation=1, name="", error="rotten"))
+        assert invariants.failed == failed
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class Invariants:
                     self.told[event.node, address] = event.slots
             case RestoreFailed() if event.name.startswith("the slot with "):
                 self.unreadable.add(event.name)
-            case RestoreFailed() if (event.worker, event.generation) in self.left:
+            case RestoreFailed() if self._has_left(event.worker, event.generation):
                 pass
             case RestoreFailed() if event.generation == max(self.formed, default=0):
                 label = source_label(self.formed[event.generation].restore)
@@ -148,6 +148,11 @@ class Invariants:
                 known.setdefault(label, set()).add(event.generation)
             case _:
                 pass
+
+    def _has_left(self, worker: str, generation: int) -> bool:
+        """Whether this member has parked, or was lost: its word is late."""
+        known = self.controller.state.roster.workers
+        return (worker, generation) in self.left or worker not in known
 
     def _has_device(self, event: WorkerReady) -> bool:
         """Whether another worker of that node has it."""
