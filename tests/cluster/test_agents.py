@@ -102,7 +102,7 @@ def struck(pair, pair_place):
     """
     run = AgentRun(pair_place, pair, "struck", "checkpoint.snapshot_every=1")
     status = run.reaches(5)
-    victim = status["workers"][-1]
+    victim = [one for one in status["workers"] if one["rank"] is not None][-1]
     warm = psutil.Process(victim["pid"]).parent()
     command = warm.cmdline()
     before = {one["pid"] for one in status["workers"]}
