@@ -57,7 +57,10 @@ def test_a_checkpoint_that_each_of_two_starts_could_not_read_has_failed_too_ofte
     """Seed 109317. What ranks and vaults held is another state in each start."""
     whole = WholeRun()
     for generation in (3, 4):
-        watch = Invariants(Controller(options()), whole=whole)
+        controller = Controller(options())
+        for event in (NodeJoined(node="a", slots=1), RunStarted()):
+            controller.handle(event, 0.0)
+        watch = Invariants(controller, whole=whole)
         watch.formed[generation] = form(generation, source)
         assert not watch._has_failed(source)
         watch._note(
@@ -97,7 +100,7 @@ class Watched:
 
     def __init__(self, *, known):
         world = World(Agenda(), Random(0), Settings(steps=9, every=3, step_s=1.0), None)
-        self.agenda, self.told, self.done = world.agenda, [], []
+        self.agenda, self.told, self.done, self.known = world.agenda, [], [], known
         self.outages = Outages(
             world=world, processes={}, meshes={}, tell=self.told.append, restart=lambda: None
         )
@@ -108,14 +111,24 @@ class Watched:
             ),
             outages=self.outages,
             tell=self.told.append,
-            knows=lambda _: known,
+            knows=lambda _: self.known,
             end_all=lambda host: self.done.append(f"{host.name} is cleared"),
             resume=lambda _: None,
-            offer=lambda host: self.done.append(f"{host.name} is offered"),
+            offer=self.offer,
         )
+
+    def offer(self, host):
+        self.done.append(f"{host.name} is offered")
+        self.known = True
+
+    def give_up(self):
+        self.known = False
 
     def err(self):
         self.watches.err(Host(name="a", slots=1, address="a"))
+        return self.go_on()
+
+    def go_on(self):
         while self.agenda.step():
             pass
         return [type(event) for event in self.told]
@@ -125,6 +138,15 @@ def test_a_healthy_node_that_is_done_without_is_cleared_and_comes_home():
     """Seed 117352: it was never offered again."""
     watched = Watched(known=False)
     assert watched.err() == [NodeRefused, NodeSilent]
+    assert watched.done == ["a is cleared", "a is offered"]
+
+
+def test_so_is_one_that_is_done_without_long_after_it_is_heard_again():
+    """Seed 160575: its silence was told to a controller that came back after it was over."""
+    watched = Watched(known=True)
+    watched.watches.cut(Host(name="a", slots=1, address="a"), 0.1)
+    watched.agenda.after(30.0, watched.give_up)
+    assert watched.go_on() == []
     assert watched.done == ["a is cleared", "a is offered"]
 
 

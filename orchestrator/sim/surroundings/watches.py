@@ -8,6 +8,7 @@ over under its old name: it is cleared, says that it is empty, and is offered an
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from remesh.orchestrator.control.words.events import Event, NodeLost, NodeRefused, NodeSilent
 from remesh.orchestrator.sim.shells.network import Network
@@ -16,6 +17,7 @@ from remesh.orchestrator.sim.shells.world import World
 from remesh.orchestrator.sim.surroundings.outages import Outages
 
 KNOCKS_EVERY_S = 0.05
+BEATS_FOR_S = 100.0  # as far as it matters: longer than a controller is away
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +78,7 @@ class Watches:
         self.tell(NodeRefused(node=host.name, broken_s=self.world.agenda.now_s))
         self.tell(NodeSilent(node=host.name, silent_s=self.world.timers.node_silent_s(1)))
         come_home_s = self.world.between(0.1, 1.0)
-        self.world.agenda.after(come_home_s, lambda: self._come_home(host))
+        self.world.agenda.after(come_home_s, lambda: self._beat(host))
 
     def _silence(self, host: Host, for_s: float) -> None:
         self.network.cut(host.name)
@@ -106,8 +108,16 @@ class Watches:
         host.cut_off = host.stalled = False
         self._cut_vault(host)
         self.network.heal(host.name)
-        self._come_home(host)
+        self._beat(host)
         self.resume(host)
+
+    def _beat(self, host: Host, again_s: float = 1.0) -> None:
+        """It is heard now and later: a controller that is back may be told only then that the node
+        was silent before.
+        """
+        self._come_home(host)
+        if again_s < BEATS_FOR_S:
+            self.world.agenda.after(again_s, partial(self._beat, host, 2 * again_s))
 
     def _come_home(self, host: Host) -> None:
         """One that is done without, and is heard: it is cleared, and offered anew."""
