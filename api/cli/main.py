@@ -348,13 +348,21 @@ def _explain(error: BaseException) -> tuple[str, int]:
         case typer.TyperException():
             seen = error.format_message().replace("Value error, ", "")
             return f"{seen} ({_asked(error)} --help)", UserError.exit_code
-        case OSError() if not _stands_somewhere():
-            return "the working folder is gone; change to one that is there", UserError.exit_code
         case OSError():
-            return str(error), RemeshError.exit_code
+            return _explain_place(error)
         case _:
             bug = "a bug in remesh; REMESH_TRACEBACK=1 shows where"
             return f"{type(error).__name__}: {error} ({bug})", RemeshError.exit_code
+
+
+def _explain_place(error: OSError) -> tuple[str, int]:
+    """Likewise for what a file system has said, where nobody closer has told more of it."""
+    if not _stands_somewhere():
+        return "the working folder is gone; change to one that is there", UserError.exit_code
+    if isinstance(error, PermissionError) and error.filename:
+        cure = "let this user have it, or name another place"
+        return f"{error.filename}: {error.strerror}; {cure}", UserError.exit_code
+    return str(error), RemeshError.exit_code
 
 
 def _stands_somewhere() -> bool:

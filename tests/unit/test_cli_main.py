@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,32 @@ def test_a_working_folder_that_is_gone_is_told_as_that(capsys, tmp_path, monkeyp
     folder.rmdir()
     assert main(["run", str(job)]) == 2
     told = "remesh: the working folder is gone; change to one that is there\n"
+    assert capsys.readouterr().err == told
+
+
+@contextmanager
+def nobody():
+    """Another user than root, who may read everything."""
+    by_root = os.geteuid() == 0
+    if by_root:
+        os.seteuid(65534)
+    yield
+    if by_root:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("command", [["status"], ["checkpoint", "ls"]])
+def test_a_place_that_this_user_may_not_read_is_the_users_to_mend(
+    command, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("locked").mkdir(mode=0)
+    assert main([*command, "nowhere"]) == 2  # loads what root alone may be able to read
+    capsys.readouterr()
+    with nobody():
+        code = main([*command, "locked/run"])
+    assert code == 2
+    told = "remesh: locked/run: Permission denied; let this user have it, or name another place\n"
     assert capsys.readouterr().err == told
 
 
