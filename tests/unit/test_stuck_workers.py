@@ -1,6 +1,7 @@
 """Workers that live and make no progress: who is behind the others is ended (control A14)."""
 
 from control_drive import of, running
+from control_values import records
 
 from remesh.orchestrator.control.words import commands as cmd
 from remesh.orchestrator.control.words import events as ev
@@ -117,6 +118,18 @@ def test_who_went_on_after_it_was_at_rest_counts_for_nothing():
         stuck(drive, worker, step=13)
     drive.tick()
     assert drive.state.current.stalled
+
+
+def test_nor_does_who_went_on_where_the_records_in_between_come_later():
+    """Seed 155274: words of a partition that was over ended a rank that had gone on."""
+    drive = running(10)
+    later = records(21, 23, drive.now_s)
+    drive.all(ev.StepsDone, workers=drive.members[:1], records=later)
+    assert (drive.state.step, drive.state.current.heard_step) == (23, 10)
+    for worker in drive.members[:-1]:
+        stuck(drive, worker, at_rest=True)
+    stuck(drive, drive.members[-1], operation=3, at_rest=True)
+    assert ended(drive) == []
 
 
 def test_those_who_wait_for_one_that_has_no_state_yet_are_not_to_blame():

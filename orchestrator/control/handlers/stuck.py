@@ -46,7 +46,7 @@ def judge_stuck(turn: Turn) -> None:
     """Once all that stand still have told of it: ends those who are behind, or leaves the mesh."""
     state, life = turn.state, turn.state.current
     state.deadlines.judge_s = None
-    life.stuck = told = _still_there(life)
+    life.stuck = told = _still_there(life, state.step)
     if not told or told.keys() != life.unparked or state.phase not in _IN_A_MESH:
         return
     lowest = min(at[:2] for at in told.values())
@@ -67,12 +67,14 @@ def judge_stuck(turn: Turn) -> None:
     fence(turn, f"{_named(behind)} hung {where}", began_s=began_s)
 
 
-def _still_there(life: Generation) -> dict[str, tuple[int, int, float]]:
-    """A mesh that has finished the step after the next has not waited for them: they went on."""
+def _still_there(life: Generation, step: int) -> dict[str, tuple[int, int, float]]:
+    """A mesh that has finished the step after the next has not waited for them: they went on. That
+    counts whether or not the records of all steps before that one have come in.
+    """
     return {
         name: at
         for name, at in life.stuck.items()
-        if name in life.unparked and life.heard_step <= at[0] + 1
+        if name in life.unparked and step <= at[0] + 1
     }
 
 
