@@ -72,9 +72,7 @@ def _still_there(life: Generation, step: int) -> dict[str, tuple[int, int, float
     counts whether or not the records of all steps before that one have come in.
     """
     return {
-        name: at
-        for name, at in life.stuck.items()
-        if name in life.unparked and step <= at[0] + 1
+        name: at for name, at in life.stuck.items() if name in life.unparked and step <= at[0] + 1
     }
 
 
