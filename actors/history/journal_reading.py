@@ -5,6 +5,7 @@ behind it is left out and told. A run is taken up at its checkpoints, which need
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,16 @@ def read_history(run_folder: Path) -> History:
 
 
 def history_of(run_folder: Path) -> History:
-    """Likewise, of a run that is there. Raises: UserError if no start of it can be read."""
+    """Likewise, of a run that is there. Raises: UserError if no start of it can be read,
+    PermissionError if nobody may look.
+    """
     history = read_history(run_folder)
     if history.starts:
         return history
     if history.strays:
         raise UserError(f"{history.strays[0]}; the same remesh run resumes at the last checkpoint")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        next((run_folder / FOLDER).iterdir(), None)  # a glob finds nothing where it may not look
     raise UserError(f"{run_folder}: there is no run here; start one with: remesh run JOB")
 
 

@@ -111,9 +111,11 @@ def nobody():
     by_root = os.geteuid() == 0
     if by_root:
         os.seteuid(65534)
-    yield
-    if by_root:
-        os.seteuid(0)
+    try:
+        yield
+    finally:
+        if by_root:
+            os.seteuid(0)
 
 
 @pytest.mark.parametrize("command", [["status"], ["checkpoint", "ls"]])
@@ -129,6 +131,18 @@ def test_a_place_that_this_user_may_not_read_is_the_users_to_mend(
     assert code == 2
     told = "remesh: locked/run: Permission denied; let this user have it, or name another place\n"
     assert capsys.readouterr().err == told
+
+
+def test_a_run_whose_journal_may_not_be_read_is_not_said_to_be_none(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o755)
+    Path("run/journal").mkdir(parents=True)
+    Path("run/journal").chmod(0)
+    assert main(["events", "nowhere"]) == 2
+    capsys.readouterr()
+    with nobody():
+        assert main(["events", "run"]) == 2
+    assert "run/journal: Permission denied; let this user have it" in capsys.readouterr().err
 
 
 def test_ctrl_c_while_the_command_still_loads_is_no_traceback():
