@@ -89,7 +89,7 @@ def _groups(mounted: Path, own: Path) -> Iterator[tuple[Path, Path, _Files]]:
     """The root of those of one kind, the group of this process, and their files. A container sees
     its own as the root, and may be told a path that is not there.
     """
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a system that tells nothing, or something else
         for line in own.read_text().splitlines():
             _, kinds, inside = line.split(":", 2)
             if not kinds:

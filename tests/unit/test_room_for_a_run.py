@@ -186,6 +186,7 @@ def test_a_process_may_take_what_the_tightest_group_around_it_leaves(tmp_path):
     assert left_to_group(tmp_path) == 50
     a_group(mounted, 900, 950, 10)
     assert left_to_group(tmp_path) == 0
+    assert left_to_group(tmp_path, "something else\n") is None
 
 
 def test_so_it_may_where_groups_are_of_the_older_kind(tmp_path):
