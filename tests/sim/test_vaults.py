@@ -257,6 +257,19 @@ def test_a_vault_that_gives_up_what_it_promised_is_noticed():
         alone.vault.find(kept(0, 4))
 
 
+def test_one_that_had_rotted_where_a_mapper_lived_is_given_up_for_good():
+    """Seed 156351: the mapper let go while the others were copied, and it went with its slot."""
+    alone = VaultAlone()
+    alone.copy(0, 4, value=44)
+    alone.copy(1, 5, value=55)
+    alone.world.promised[1] = (5, [(alone.vault, part(0))])
+    alone.mine[1].rotten = True
+    assert alone.ask() == (kept(0, 4),)
+    alone.tenant.lives = False
+    alone.go_on()
+    assert alone.ask() == (kept(0, 4),)
+
+
 def test_without_room_it_is_said_why_there_are_no_snapshots():
     settings = Settings(
         steps=30, every=10, step_s=STEP_S, ladder=SHARDED, slots=4, snapshot_every=1, room=4

@@ -69,7 +69,8 @@ class SimSlot:
 @dataclass(slots=True, eq=False)
 class SimVault:
     """`told` are the slots that it has ever told of, with their values; `stalled` is what it missed
-    while it was frozen.
+    while it was frozen. `spoilt` are the snapshots that had rotted when they were to be copied away
+    from a mapper that may live.
     """
 
     world: VaultWorld
@@ -84,6 +85,7 @@ class SimVault:
     tenants: dict[int, Tenant] = field(default_factory=dict)
     busy_s: dict[int, float] = field(default_factory=dict)
     told: dict[VaultSlot, int] = field(default_factory=dict)
+    spoilt: set[tuple[int, Held, int]] = field(default_factory=set)
     askers: list[tuple[int, SlotsHeard]] = field(default_factory=list)
     watching: set[int] = field(default_factory=set)
     numbers: int = 0
@@ -226,7 +228,10 @@ class SimVault:
         if slot is None:
             return
         copy: int | None = None
-        if slot.word == SlotWord(state=SlotState.SEALED, step=do.step) and not slot.rotten:
+        if slot.rotten:
+            lease = self.shelf.leases[do.lease]
+            self.spoilt.add((lease.generation, lease.claim.held, do.step))
+        elif slot.word == SlotWord(state=SlotState.SEALED, step=do.step):
             self.numbers += 1
             copy = self.numbers
             self.slots[copy] = replace(slot, offered=False, mapper=None)
@@ -273,15 +278,7 @@ class SimVault:
         for number, (step, places) in self.world.promised.items():
             asked = number <= self.shelf.asked_in
             for vault, held in places:
-                kept = (number, held, step) in keys or (number, held) not in leased
-                if vault is self and asked and not kept and not self._is_rotten(number, held, step):
+                key = (number, held, step)
+                kept = key in keys or (number, held) not in leased
+                if vault is self and asked and not kept and key not in self.spoilt:
                     raise InvariantError(f"{self.node} has given up step {step} of {number}")
-
-    def _is_rotten(self, generation: int, held: Held, step: int) -> bool:
-        """One that rots where a mapper may live is not copied away from him."""
-        return any(
-            slot.rotten and slot.word.step == step and slot.mapper is not None
-            for lease in self.shelf.leases.values()
-            if (lease.generation, lease.claim.held) == (generation, held)
-            for slot in (self.slots[one] for one in lease.haunted if one in self.slots)
-        )
