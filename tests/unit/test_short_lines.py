@@ -1,6 +1,7 @@
 """Lines between the processes of one host: who gets in, what is told, and what ends them."""
 
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -136,6 +137,7 @@ def test_where_one_has_no_name_or_another_network_nobody_waits_for_anybody(of_an
 
 
 def test_what_was_formed_is_closed_if_the_others_are_not_heard_any_more():
+    gc.collect()
     table, before = Table(2), num_sockets()
 
     def one(rank):
@@ -150,7 +152,7 @@ def test_what_was_formed_is_closed_if_the_others_are_not_heard_any_more():
 
     with ThreadPoolExecutor(2) as threads:
         caught = list(threads.map(one, range(2)))
-    assert num_sockets() == before
+    assert num_sockets() <= before  # those of other tests may go meanwhile
     assert len(caught) == 2
 
 
