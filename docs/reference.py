@@ -46,7 +46,9 @@ FAULTS = (
     "`remesh run --fault KIND@KEY=VALUE,KEY=VALUE` has a run of your own be struck, to see what it "
     "does about it: `--fault freeze@step=20,rank=1,operation=vote,for=2`. Each strikes once, where "
     "all that it names is so; a step or a generation is required, and without a rank it is the "
-    f"highest one. An operation is {', '.join(MOMENTS[:-1])} or {MOMENTS[-1]}. `--kill worker@20` "
+    "highest one; they count from 0 and stay below `elastic.max_workers`. Where what a fault names "
+    "never comes to pass, it strikes nobody. "
+    f"An operation is {', '.join(MOMENTS[:-1])} or {MOMENTS[-1]}. `--kill worker@20` "
     "is short for `--fault kill@step=20`, `--kill node@40` for `--fault kill-node@step=40`."
 )
 NUMBERS = {"integer": "whole number", "number": "number"}
