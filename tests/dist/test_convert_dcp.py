@@ -7,6 +7,7 @@ import resource
 import shutil
 import warnings
 import zipfile
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -203,13 +204,15 @@ def test_a_folder_without_a_checkpoint_is_told(tmp_path):
         open_weights(LocalStorage(tmp_path), MODEL)
 
 
-@pytest.fixture
+@contextmanager
 def small_disk():
-    """No file may have more than 1,000 bytes."""
+    """No file may have more than 1,000 bytes; what the tests are told in may, once it is over."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def written(run, out):
@@ -227,8 +230,7 @@ def test_a_folder_that_takes_no_files_is_told_as_its_disk_told_it(tmp_path):
         written(tmp_path / "run", tmp_path / "file" / "out")()
 
 
-def test_a_disk_that_is_full_is_told_and_not_how_a_writer_fails_as_it_closes(tmp_path, request):
+def test_a_disk_that_is_full_is_told_and_not_how_a_writer_fails_as_it_closes(tmp_path):
     write = written(tmp_path / "run", tmp_path / "out")
-    request.getfixturevalue("small_disk")
-    with pytest.raises(OSError, match="File too large"):
+    with pytest.raises(OSError, match="File too large"), small_disk():
         write()
