@@ -111,12 +111,11 @@ class SignWatch:
             return process.stopped_by_signal and _is_at_work(one)
         if process.stopped:
             return True
-        use = self._used_by(one.pid)
-        if use is None:
+        late = silent_s > BUSY_PATIENCES * self._timers.silent_s
+        if (signs.silence and not late) or (use := self._used_by(one.pid)) is None:
             return False
         if signs.silence is None:
             signs.silence = Used(use, now_s)
-        late = silent_s > BUSY_PATIENCES * self._timers.silent_s
         return late and signs.silence.is_idle_up_to(use, now_s)
 
     def _stuck(self, one: Resident, signs: Signs, now_s: float, running_s: float) -> list[Event]:
