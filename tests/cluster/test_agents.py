@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 import psutil
 import pytest
 from curve import assert_whole
+from live_run import LiveRun
 from place import SHORT, SLOWLY, Place, until
 
 from remesh.actors.cluster.local_cluster import LocalCluster
 from remesh.actors.history.journal_reading import read_history
 from remesh.actors.node.processes import look
-from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.status import read_events
 from remesh.orchestrator.control.journal import read
@@ -35,33 +35,20 @@ print(len(found))
 """
 
 
-class AgentRun:
+class AgentRun(LiveRun):
     """A run of the short job on a cluster, seen from outside."""
 
     def __init__(self, place, cluster, name, *settings, pace=SLOWLY):
         self.place = place
         self.cluster = cluster
-        self.folder = RunFolder(place.root / "runs" / name)
         self.report = place.root / f"{name}.json"
-        sets = [f"checkpoint.dir={self.folder.path}", "train.steps=10000", *settings]
+        folder = RunFolder(place.root / "runs" / name)
+        sets = [f"checkpoint.dir={folder.path}", "train.steps=10000", *settings]
         options = [word for text in sets for word in ("--set", text)]
-        self.command = place.start(
+        command = place.start(
             "run", SHORT, "--address", cluster.address, "--report", self.report, *options, *pace
         )
-
-    def status(self, fulfils=lambda _: True, what="an answer"):
-        """The first that the live controller answers and that fulfils this."""
-
-        def told():
-            assert self.command.poll() is None, self.command.communicate()
-            contact = self.folder.contact()
-            status = contact and ask(contact, "/status")
-            return status if status and fulfils(status) else None
-
-        return until(told, what)
-
-    def reaches(self, step):
-        return self.status(lambda status: status["step"] >= step, f"step {step}")
+        super().__init__(command, folder)
 
     def children(self, warm):
         """The pids of the workers that were forked from this process."""

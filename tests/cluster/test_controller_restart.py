@@ -7,41 +7,28 @@ import signal
 
 import psutil
 import pytest
+from live_run import LiveRun
 from place import SHORT, SLOWLY, until
 
-from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 from remesh.actors.run.status import read_events, read_status
 
 BACK = "the controller is back"
 
 
-class Watched:
+class Watched(LiveRun):
     """A run whose processes the test kills, while a command drives it."""
 
     def __init__(self, place, cluster, name, steps, *words):
-        self.folder = RunFolder(place.root / "runs" / name)
         self.report = place.root / f"{name}.json"
         self.place = place
-        self.command = place.start(
+        folder = RunFolder(place.root / "runs" / name)
+        command = place.start(
             "run", SHORT, "--address", cluster.address, "--report", self.report,
-            "--set", "metrics.port=0", "--set", f"checkpoint.dir={self.folder.path}",
+            "--set", "metrics.port=0", "--set", f"checkpoint.dir={folder.path}",
             "--set", f"train.steps={steps}", *words,
         )  # fmt: skip
-
-    def status(self, fulfils=lambda _: True, what="an answer"):
-        """The first that the live controller answers and that fulfils this."""
-
-        def told():
-            assert self.command.poll() is None, self.command.communicate()
-            contact = self.folder.contact()
-            status = contact and ask(contact, "/status")
-            return status if status and fulfils(status) else None
-
-        return until(told, what)
-
-    def reaches(self, step):
-        return self.status(lambda status: status["step"] >= step, f"step {step}")
+        super().__init__(command, folder)
 
     def controller(self):
         return self.folder.contact().pid

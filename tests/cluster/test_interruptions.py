@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from place import SHORT, SLOWLY, until
+from live_run import LiveRun
+from place import SHORT, SLOWLY
 from waiting import PATIENCE_S
 
-from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
 LONG = ("--set", "train.steps=5000", *SLOWLY)
@@ -32,14 +32,7 @@ def everything_of(command):
 def start_and_wait(place, run_dir, step, *args):
     """A command that is far from its end, and the status of its run at this step."""
     command = place.start("run", SHORT, "--set", f"checkpoint.dir={run_dir}", *args, *LONG)
-
-    def reached():
-        assert command.poll() is None, command.communicate()
-        contact = RunFolder(run_dir).contact()
-        status = contact and ask(contact, "/status")
-        return status if status and status["step"] >= step else None
-
-    return command, until(reached, f"step {step}")
+    return command, LiveRun(command, RunFolder(run_dir)).reaches(step)
 
 
 def resume(place, run_dir, *args):

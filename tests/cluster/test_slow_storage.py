@@ -4,9 +4,9 @@ import re
 import signal
 
 import pytest
-from place import SHORT, SLOWLY, until
+from live_run import LiveRun
+from place import SHORT, SLOWLY
 
-from remesh.actors.run.contact import ask
 from remesh.actors.run.folder import RunFolder
 
 RANKS = 3
@@ -26,14 +26,9 @@ def test_a_stop_waits_for_storage_that_stands_still(cluster, cluster_place, curv
         "--set", f"checkpoint.dir={folder.path}", "--set", "checkpoint.every=1000",
         "--set", "train.steps=1000",
     )  # fmt: skip
-
-    def reached():
-        assert command.poll() is None, command.communicate()
-        contact = folder.contact()
-        status = contact and ask(contact, "/status")
-        return status and status["step"] >= 11 and status["phase"] == phase and status
-
-    seen = until(reached, phase)
+    seen = LiveRun(command, folder).status(
+        lambda status: status["step"] >= 11 and status["phase"] == phase, phase
+    )
     command.send_signal(signal.SIGINT)
     outcome = cluster_place.finish(command, report)
     assert outcome.code == 130, outcome.err + outcome.out
